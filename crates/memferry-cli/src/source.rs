@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use memferry::topology::{DsaFiles, Machine, Recording, TopologyError};
+use memferry::internals::{DsaFiles, Recording};
+use memferry::topology::{Machine, TopologyError};
 use memferry_dsa::internals::system::{Directory, Files};
 
 /// A source of sysfs files.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memferry::cache::{BuildError, Cache, FixedNode};
+use memferry::cache::{BuildError, Cache};
 use memferry::mover::{Engine, EngineKind, Mover, MoverError};
 use memferry::topology::{Machine, NodeId, TopologyError};
 use thiserror::Error;
@@ -178,7 +178,7 @@ impl TiersBuilder {
         let mover = mover.build()?;
         let cache = Cache::builder(mover.clone())
             .budget(near, usize::try_from(budget_bytes).unwrap_or(usize::MAX))
-            .placement(FixedNode(near))
+            .placement(move |_, _| Some(near))
             .build()?;
         let near_is_faster = faster.contains(&near);
         let pins = Arc::new(Pins::new(budget_bytes * PIN_SHARE_PERCENT / 100));

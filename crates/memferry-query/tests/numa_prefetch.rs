@@ -13,7 +13,7 @@ use datafusion::catalog::MemTable;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
 use dsa_support::{Dsa, with_dsa};
-use memferry::memory::nodes_of_pages;
+use memferry::internals::nodes_of_pages;
 use memferry::topology::{Machine, NodeId};
 use memferry_query::{
     Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use memferry::cache::{Access, Cache, Flags, Location, NearestFaster, Why};
+use memferry::cache::{Access, Cache, Location, Why, nearest_faster};
 use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A cache stands on a mover, which copies. It may fill 8 MiB of the fast node; where a copy goes is the policy's
     // word.
     let mover = Mover::builder(Arc::new(Machine::two_tiers()?)).build()?;
-    let cache = Cache::builder(mover).budget(HBM, 8 * MIB).placement(NearestFaster).build()?;
+    let cache = Cache::builder(mover).budget(HBM, 8 * MIB).placement(nearest_faster).build()?;
 
     // Sources are registered: any owner of bytes that stay where they are.
     let column: Vec<u8> = (0..16 * MIB).map(|index| (index % 251) as u8).collect();
@@ -57,13 +57,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     drop(third);
 
-    // Flags, here of one call: this handle's `wait` never sleeps.
-    let hasty = cache.access(&column, 12 * MIB..16 * MIB, Access::flags(Flags::WEAK_WAIT))?;
-    println!("a wait that only looks: {:?}", hasty.wait());
+    // `location` tells without waiting where the bytes are now.
+    let fourth = cache.access(&column, 12 * MIB..16 * MIB, Access::default())?;
+    println!("at first: {:?}, in the end: {:?}", fourth.location(), fourth.wait());
 
     // A loop over chunks that are mostly near borrows them: a hit takes no lock, allocates nothing, and writes nothing
     // that other threads write. The chunk size says how the region is looked up. Parts of a chunk are found as well.
-    drop(hasty);
+    drop(fourth);
     const CHUNK: usize = 16 << 10;
     let index = cache.register_chunked(vec![7_u8; MIB], Some(DRAM), CHUNK);
     for round in 0..3 {

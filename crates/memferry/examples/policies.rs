@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use memferry::cache::{Access, Cache, Flags, Location, NearestFaster, Request, Why};
+use memferry::cache::{Access, Cache, Location, Request, Why, nearest_faster};
 use memferry::memory::Pool;
 use memferry::mover::{Mover, Route};
 use memferry::topology::{Machine, NodeId};
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cache = Cache::builder(mover.clone())
         .budget(NodeId(8), 128 * KIB)
         .budget(NodeId(12), 128 * KIB)
-        .placement(NearestFaster)
+        .placement(nearest_faster)
         .build()?;
     let region = cache.register_chunked(column.clone(), Some(NodeId(0)), 64 * KIB);
     let on_node = |node: u32| Access { requester: Some(NodeId(node)), ..Access::default() };
@@ -56,9 +56,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(own);
     assert_eq!(cache.access(&region, 0..64 * KIB, Access::default())?.wait(), Location::Near(NodeId(8)));
 
-    // Flags are wishes of a cache, a call or a handle: here of one call, whose wait looks once and does not sleep.
-    let hasty = cache.access(&region, 64 * KIB..128 * KIB, Access::flags(Flags::WEAK_WAIT))?;
-    println!("a wait that only looks: {:?}", hasty.wait());
+    // `location` tells without waiting where the bytes are now.
+    let entry = cache.access(&region, 64 * KIB..128 * KIB, Access::default())?;
+    println!("at first: {:?}, in the end: {:?}", entry.location(), entry.wait());
     println!("{} of {} bytes of the pool are in use", pool.used_bytes(), pool.budget_bytes());
     Ok(())
 }

@@ -48,6 +48,7 @@ pub mod memory;
 pub mod model;
 mod moment;
 pub mod mover;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 mod route;
 mod sync;
 pub mod topology;

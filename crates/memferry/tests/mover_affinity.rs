@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::thread;
 
-use memferry::mover::{
-    CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Faults, Faulty, Guidelines, Mover,
-};
+use memferry::internals::{Faults, Faulty};
+use memferry::mover::{CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Guidelines, Mover};
 use memferry::topology::Machine;
 use memferry_dsa::Portal;
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue};

@@ -66,8 +66,8 @@ fn told() -> Vec<(Level, String, String)> {
     std::mem::take(&mut *TOLD.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn mover(config: &DeviceConfig, nasty: FaultPlan) -> (Mover, Arc<Emulator>) {
-    let device = Emulator::start(config, nasty).expect("a valid configuration");
+fn mover(config: &DeviceConfig, fault_plan: FaultPlan) -> (Mover, Arc<Emulator>) {
+    let device = Emulator::start(config, fault_plan).expect("a valid configuration");
     let options = DsaOptions { name: "the-dsa".to_owned(), ..DsaOptions::default() };
     let dsa = DsaEngine::new(vec![device.portal(0)], options).expect("a thread");
     let machine = Arc::new(Machine::two_tiers().expect("built in"));

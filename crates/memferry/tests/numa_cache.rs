@@ -6,8 +6,9 @@ use std::fs;
 use std::sync::Arc;
 use std::thread;
 
-use memferry::cache::{Access, Cache, CacheMut, Entry, Location, NearestFaster, Placement, Region, Why};
-use memferry::memory::{Binding, Mapping, nodes_of_pages};
+use memferry::cache::{Access, Cache, CacheMut, Entry, Location, Region, Request, Why, nearest_faster};
+use memferry::internals::nodes_of_pages;
+use memferry::memory::{Binding, Mapping};
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::internals::affinity::confine;
@@ -32,7 +33,11 @@ fn source(machine: &Machine, home: NodeId, seed: u8, size_bytes: usize) -> Mappi
 }
 
 /// Budgets on all targets of `pairs`; the mover has workers on every node with CPUs.
-fn cache(machine: &Arc<Machine>, budget_bytes: usize, placement: impl Placement) -> Cache {
+fn cache(
+    machine: &Arc<Machine>,
+    budget_bytes: usize,
+    placement: impl Fn(&Machine, &Request<'_>) -> Option<NodeId> + Send + Sync + 'static,
+) -> Cache {
     let mover = Mover::builder(machine.clone()).build().unwrap();
     let mut cache = Cache::builder(mover).placement(placement);
     for (_, near) in pairs(machine) {
@@ -42,9 +47,9 @@ fn cache(machine: &Arc<Machine>, budget_bytes: usize, placement: impl Placement)
 }
 
 /// Each home's data to the node of its pair.
-fn paired(machine: &Arc<Machine>) -> impl Placement + use<> {
+fn paired(machine: &Arc<Machine>) -> impl Fn(&Machine, &Request<'_>) -> Option<NodeId> + Send + Sync + use<> {
     let pairs = pairs(machine);
-    move |_: &Machine, request: &memferry::cache::Request<'_>| {
+    move |_: &Machine, request: &Request<'_>| {
         pairs.iter().find(|(home, _)| Some(*home) == request.source_node).map(|&(_, near)| near)
     }
 }
@@ -91,7 +96,7 @@ fn copies_lie_on_the_node_of_the_policy() {
 fn the_nearest_faster_node_is_the_one_beside() {
     on_several_nodes(|machine, _| {
         let homes: Vec<_> = pairs(machine).into_iter().map(|(home, _)| home).collect();
-        let cache = cache(machine, 4 * MIB, NearestFaster);
+        let cache = cache(machine, 4 * MIB, nearest_faster);
         for (seed, home) in (1..).zip(homes) {
             let region = register(&cache, machine, home, seed, MIB);
             let entry = cache.access(&region, 0..MIB, Access::default()).unwrap();

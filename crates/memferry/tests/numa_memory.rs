@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memferry::internals::{interleave_weights, nodes_of_pages};
 use memferry::memory::{
     Binding, Mapping, MappingOptions, MemoryError, Placement, Pool, PoolError, fastest_with_room, free_bytes,
-    interleave_weights, nodes_of_pages, pages_per_node,
+    pages_per_node,
 };
 use memferry::topology::{Machine, NodeId, NodeSet};
 use memferry_dsa::internals::affinity::confine;

@@ -23,8 +23,8 @@ fn all_threads_end() {
     let machine = Arc::new(Machine::two_tiers().unwrap());
     let bytes: Vec<u8> = (0..1 << 20).map(|index| (index % 251) as u8).collect();
     for seed in 0..40 {
-        let nasty = if seed == 0 { FaultPlan::none() } else { FaultPlan::from_seed(seed) };
-        let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).unwrap();
+        let fault_plan = if seed == 0 { FaultPlan::none() } else { FaultPlan::from_seed(seed) };
+        let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).unwrap();
         let dsa = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap();
         let cpu = CpuOptions { node: Some(NodeId(0)), workers_count: 2, ..CpuOptions::default() };
         let cpu = CpuEngine::new(&machine, cpu).unwrap();

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use memferry::topology::Recording;
+use memferry::internals::Recording;
 
 /// Writes the recording of the machine at `root`, named `name`, to the serial line `line` as one line of JSON.
 pub(crate) fn send(root: &Path, name: &str, line: &str) -> io::Result<()> {

@@ -13,8 +13,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use memferry::internals::{Basis, Fact, Parameter};
 use memferry::memory::{Binding, Mapping, MemoryError};
-use memferry::topology::{Basis, Fact, Machine, Node, NodeId, Parameter};
+use memferry::topology::{Machine, Node, NodeId};
 use memferry_dsa::internals::portal::OpenQueues;
 use memferry_dsa::system::QueueFilter;
 use memferry_dsa::{Opcode, OperationSet, Portal, QueueMode};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use memferry::topology::Fact;
+use memferry::internals::Fact;
 
 use super::threads::{together, undisturbed};
 use super::{CalibrateError, arena, fact};

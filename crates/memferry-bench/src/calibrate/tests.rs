@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memferry::model::Hardware;
+use memferry::internals::Hardware;
 use memferry::mover::CopyMethod;
 
 use super::*;

@@ -5,7 +5,8 @@
 //! the two break-even sizes of Kuper et al., the matrices of Greinsmark, and one of the two hit rates of table 6.2
 //! (93.20 %, with distributed columns).
 
-use memferry::model::{Column, Fairness, Fetch, Hardware, ModelError, Pipeline, Run, Stage};
+use memferry::internals::{Fairness, Hardware, Pipeline, Run};
+use memferry::model::{Column, Fetch, ModelError, Stage};
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 
@@ -92,7 +93,7 @@ impl Thesis {
     }
 }
 
-/// The result of a recipe: names of [`PARAMETERS`](memferry::model::PARAMETERS) and their values.
+/// The result of a recipe: names of [`PARAMETERS`](memferry::internals::PARAMETERS) and their values.
 pub type Calibrated = Vec<(&'static str, f64)>;
 
 /// Rows F072, F073 and F084.
@@ -163,7 +164,7 @@ pub fn kuper(machine: &Machine) -> Result<Calibrated, ModelError> {
     const WAITED_BYTES: f64 = 4096.0;
     const PIPELINED_BYTES: f64 = 256.0;
     let hardware = Hardware::of(machine)?;
-    let costs = memferry::model::Offload::of(&hardware)?;
+    let costs = memferry::internals::Offload::of(&hardware)?;
     Ok(vec![
         ("device_offload_ns", (costs.core_s(WAITED_BYTES) - WAITED_BYTES / costs.device_rate()) * 1e9),
         ("device_descriptor_ns", costs.core_s(PIPELINED_BYTES) * 1e9),
@@ -178,12 +179,8 @@ mod tests {
     fn agrees(machine: &Machine, calibrated: Calibrated, tolerance: f64) {
         for (name, value) in calibrated {
             let parameter = machine.parameter(name).expect(name);
-            let error = parameter.value / value - 1.0;
-            assert!(
-                error.abs() < tolerance,
-                "{name}: {} in the profile, {value} calibrated",
-                parameter.value
-            );
+            let error = parameter / value - 1.0;
+            assert!(error.abs() < tolerance, "{name}: {parameter} in the profile, {value} calibrated");
         }
     }
 

@@ -23,7 +23,8 @@
 
 use std::fs;
 
-use memferry::model::{Hardware, ModelError, Pipeline};
+use memferry::internals::{Hardware, Pipeline};
+use memferry::model::ModelError;
 use memferry::topology::Machine;
 use serde::Deserialize;
 

@@ -1,8 +1,10 @@
 //! The tables of a scenario: their TOML, and their computation.
 
-use memferry::internals::{Part, queries_per_s};
-use memferry::model::{Column, Fairness, Fetch, Hardware, ModelError, Offload, Pipeline, Stage, copy_s};
-use memferry::mover::{Endpoints, Route};
+use memferry::internals::{
+    Endpoints, Fairness, Hardware, Offload, Part, Pipeline, copy_s, device_shares, queries_per_s,
+};
+use memferry::model::{Column, Fetch, ModelError, Stage};
+use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 use serde::Deserialize;
 use serde::de::Error as _;
@@ -190,7 +192,7 @@ impl Copies {
                 };
                 let seconds = copy_s(machine, hardware, route, endpoints)?;
                 rates.push(self.size.0 as f64 / seconds / f64::from(1 << 30));
-                let devices = route.devices(machine, endpoints).len();
+                let devices = device_shares(route, machine, endpoints).len();
                 let name = format!("{route:?} ({devices} devices) {} to {target}", self.source);
                 rows.extend(rates.last().map(|&rate| Row::modelled(name, rate, "GiB/s")));
             }

@@ -1,6 +1,7 @@
 //! The model beside the published numbers.
 
-use memferry::model::{Fairness, Hardware, ModelError, Pipeline};
+use memferry::internals::{Fairness, Hardware, Pipeline};
+use memferry::model::ModelError;
 use memferry::topology::{Machine, NodeId};
 use serde::Serialize;
 

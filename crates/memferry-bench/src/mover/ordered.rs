@@ -6,9 +6,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
-use memferry::model::{Hardware, Offload};
+use memferry::internals::{Hardware, Offload};
 use memferry::mover::{
-    CopyError, CopyMethod, CopyMethods, CopyOptions, CopyReport, Mover, Ordered, TransferResult,
+    CopyError, CopyMethod, CopyMethods, CopyOptions, CopyReport, Mover, OperationError, Ordered,
 };
 use memferry::topology::Machine;
 use memferry_dsa_emulator::DeviceCosts;
@@ -129,13 +129,15 @@ pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
     let mut failure: Option<CopyError> = None;
     let ours = || {
         let begin = Instant::now();
-        let mut keep = |copied: TransferResult<Vec<u8>, Vec<u8>>, free: &mut Vec<Packet>| match copied {
-            Ok((source, target, _)) => free.push((source, target)),
-            Err(error) => {
-                failure = Some(error.error);
-                free.push(packet(0));
-            }
-        };
+        let mut keep =
+            |copied: Result<(Vec<u8>, Vec<u8>, CopyReport), OperationError<(Vec<u8>, Vec<u8>)>>,
+             free: &mut Vec<Packet>| match copied {
+                Ok((source, target, _)) => free.push((source, target)),
+                Err(error) => {
+                    failure = Some(error.error);
+                    free.push(packet(0));
+                }
+            };
         for _ in 0..bursts_count {
             while let Some(copied) = pipeline.retire() {
                 keep(copied, &mut free);

@@ -1,6 +1,7 @@
 //! Points on the emulated device, in virtual time.
 
-use memferry::topology::{Machine, Origin};
+use memferry::internals::{Origin, device_shares};
+use memferry::topology::Machine;
 use memferry_dsa_emulator::{
     BATCH_MAX, DeviceConfig, DeviceCosts, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, dedicated_queue,
     shared_queue,
@@ -59,7 +60,8 @@ impl OnEmulated {
     /// A copy that the devices of a route share: the slowest part.
     fn routed(&self, point: &Point, load: Load) -> Result<Vec<SubmitterTimes>, Skipped> {
         let endpoints = endpoints(&self.machine, point)?;
-        let shares = point.route.map(|route| route.devices(&self.machine, endpoints)).unwrap_or_default();
+        let shares =
+            point.route.map(|route| device_shares(route, &self.machine, endpoints)).unwrap_or_default();
         if shares.is_empty() {
             return Skipped::cannot(format!(
                 "{} has no devices that could share in a copy; add --machine PROFILE for one that has",

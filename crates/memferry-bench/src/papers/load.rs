@@ -1,6 +1,6 @@
 //! Code that the backends share: a point as a load, and its times as metrics.
 
-use memferry::mover::Endpoints;
+use memferry::internals::Endpoints;
 use memferry::topology::Machine;
 use memferry_dsa_emulator::{BATCH_MAX, TRANSFER_BYTES_MAX};
 

@@ -1,7 +1,7 @@
 //! Points in the model.
 
-use memferry::internals::copies_s;
-use memferry::model::{Hardware, ModelError, Offload, copy_s};
+use memferry::internals::{Hardware, Offload, copies_s, copy_s};
+use memferry::model::ModelError;
 use memferry::topology::Machine;
 
 use super::load::{check_ways, endpoints};

@@ -9,8 +9,9 @@
 use std::sync::Arc;
 
 use datafusion::config::{ConfigExtension, ExtensionOptions};
+use memferry::internals::{Measured, Parameter};
 use memferry::mover::EngineKind;
-use memferry::topology::{Machine, Measured, Parameter, TopologyError};
+use memferry::topology::{Machine, TopologyError};
 use memferry_query::load::Progress;
 use memferry_query::{MemferryOptions, Prefetch, SessionOptions, Tiers};
 use tokio::runtime::Runtime;

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use memferry::topology::Origin;
+use memferry::internals::Origin;
 use memferry_query::load::{BATCH_ROWS, PartitionReader, PartitionedSource, Progress, from_readers};
 use memferry_query::{Layout, LoadError, TableData};
 use tpchgen::generators::{

@@ -162,7 +162,7 @@ fn several_devices() {
     assert!(none.contains("begin at 1"), "{none}");
     let rows = devices.run(Some(&xeon_max())).expect("known");
     let most = rows.iter().filter(|row| row.name.ends_with("4 devices")).map(|row| row.value);
-    let dram = xeon_max().parameter("dram_mb_per_s").expect("there").value / 1e3;
+    let dram = xeon_max().parameter("dram_mb_per_s").expect("there") / 1e3;
     // Within one memory each byte passes twice.
     assert!((most.reduce(f64::max).expect("rows") / (dram / 2.0) - 1.0).abs() < 1e-9, "{rows:?}");
 }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use memferry::memory::{IDLE_BYTES_MAX, Pool};
-use memferry::model::{Column, Fairness, Fetch, Hardware, Pipeline, Stage};
-use memferry::topology::{Machine, NodeId, Parameter};
+use memferry::internals::{Fairness, Hardware, IDLE_BYTES_MAX, Parameter, Pipeline};
+use memferry::memory::Pool;
+use memferry::model::{Column, Fetch, Stage};
+use memferry::topology::{Machine, NodeId};
 use memferry_bench::calibrate::{Checked, SamplingPlan, parameter, undisturbed};
 use memferry_bench::query::{Dsa, NamedTable, QueryRunner, QueryTiers, paper_query};
 use memferry_query::{Prefetch, SessionOptions, Tiers};
@@ -294,7 +295,7 @@ impl Scans {
         prefetch: Prefetch,
     ) -> Result<f64> {
         let parameter = |name: &str| {
-            let value = profile.parameter(name).map(|parameter| parameter.value);
+            let value = profile.parameter(name);
             value.with_context(|| {
                 format!("{} has no parameter {name}; run `memferry calibrate` again", profile.name())
             })

@@ -1,8 +1,9 @@
 //! Recommended settings of a machine, with the numbers behind them.
 
-use memferry::model::{self, Alternative, Column, Hardware, ModelError, Offload, Plan, Stage};
+use memferry::internals::{Basis, Hardware, Offload, Parameter};
+use memferry::model::{self, Alternative, Column, ModelError, Plan, Stage};
 use memferry::mover::Route;
-use memferry::topology::{Basis, Machine, Node, NodeId};
+use memferry::topology::{Machine, Node, NodeId};
 
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::papers::copy_rate;
@@ -63,7 +64,8 @@ fn offload_sizes(machine: &Machine) -> Result<Vec<String>, ModelError> {
         format!("Many copies under way at the same time: the DSA is faster {busy}."),
         format!("One device does at most {:.1} GB/s.", costs.device_rate() / 1e9),
     ];
-    if machine.parameter("device_offload_ns").is_some_and(|it| it.basis == Basis::Emulated) {
+    let is_emulated = |it: &Parameter| it.name == "device_offload_ns" && it.basis == Basis::Emulated;
+    if machine.parameters().iter().any(is_emulated) {
         sentences.push("The devices were emulated ones: this says nothing about hardware.".to_owned());
     }
     Ok(sentences)

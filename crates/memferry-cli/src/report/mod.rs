@@ -27,7 +27,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use memferry::topology::{Basis, Machine, Tier};
+use memferry::internals::Basis;
+use memferry::topology::{Machine, Tier};
 
 pub(crate) use self::advice::papers_query;
 use self::figure::{Axis, Figure, Kind, Scale};

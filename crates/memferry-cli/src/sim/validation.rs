@@ -5,7 +5,8 @@ use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use memferry::model::{Pipeline, Plan, advise};
+use memferry::internals::Pipeline;
+use memferry::model::{Plan, advise};
 use memferry::topology::Machine;
 use memferry_bench::harness::{Provenance, Record, Row};
 use memferry_bench::model::{self, Disposition, Prediction, Validation, Why};

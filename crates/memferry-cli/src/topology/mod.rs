@@ -19,7 +19,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use memferry::topology::{Machine, Recording, TopologyError};
+use memferry::internals::Recording;
+use memferry::topology::{Machine, TopologyError};
 use memferry_dsa::system::SystemState;
 use serde::Serialize;
 

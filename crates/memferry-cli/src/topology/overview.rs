@@ -7,7 +7,8 @@
 //! A domain is the CPUs of one node with their memory, nearby memories without CPUs, and copy engines. With sub-NUMA
 //! clustering a socket has several domains.
 
-use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, NumaBalancing, Origin, Tier};
+use memferry::internals::Origin;
+use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, NumaBalancing, Tier};
 use memferry_dsa::system::{Config, SystemState};
 
 use super::links::Links;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
-use memferry::topology::{Machine, Measured};
+use memferry::internals::Measured;
+use memferry::topology::Machine;
 use memferry_testing::{Needs, skip};
 use parquet::arrow::ArrowWriter;
 use serde_json::Value;

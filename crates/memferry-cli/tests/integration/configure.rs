@@ -177,7 +177,7 @@ fn topology_shows_queues_and_their_problems() {
     apply(&driver, "1n1d4e8w-dedicated");
     record(&driver, &root);
     // A recording of the same machine in one file.
-    let recording = memferry::topology::Recording::of(&root).unwrap();
+    let recording = memferry::internals::Recording::of(&root).unwrap();
     let file = directory.path().join("machine.json");
     fs::write(&file, serde_json::to_string(&recording).unwrap()).unwrap();
     for path in [&root, &file] {

@@ -59,7 +59,7 @@ impl CostQuery {
             reads: (0..parts.len()).filter(|&place| read.contains(&parts[place].column)).collect(),
             threads_count: data.partitions().len().max(1),
             // Known for calibrated machines.
-            thread_rate_max: tiers.machine().parameter(rate).map_or(f64::INFINITY, |rate| rate.value * 1e6),
+            thread_rate_max: tiers.machine().parameter(rate).map_or(f64::INFINITY, |rate| rate * 1e6),
         };
         let chunk_bytes = late
             .iter()

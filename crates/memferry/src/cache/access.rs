@@ -1,52 +1,12 @@
 //! Options and errors of accesses.
 
-use std::ops::BitOr;
-
 use crate::memory::MemoryError;
 use crate::mover::{Consumer, Route};
 use crate::topology::{NodeId, TopologyError};
 
-/// Flags of a cache, a call or a handle. An entry starts with those of the cache and of the call.
-#[derive(Copy, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Flags(u8);
-
-impl Flags {
-    /// No flags.
-    pub const NONE: Flags = Flags(0);
-    /// [`Entry::wait`](super::Entry::wait) does not sleep.
-    pub const WEAK_WAIT: Flags = Flags(1);
-    /// The device resolves page faults itself, blocking its engine interim, instead of returning them to software.
-    /// Applies to the call that starts the copy.
-    pub const BLOCK_ON_FAULT: Flags = Flags(2);
-
-    /// Whether all of `other` are set.
-    pub fn contains(self, other: Flags) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl BitOr for Flags {
-    type Output = Flags;
-
-    fn bitor(self, other: Flags) -> Flags {
-        Flags(self.0 | other.0)
-    }
-}
-
-impl std::fmt::Debug for Flags {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names = [(Flags::WEAK_WAIT, "WEAK_WAIT"), (Flags::BLOCK_ON_FAULT, "BLOCK_ON_FAULT")];
-        f.debug_set()
-            .entries(names.iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, name)| name))
-            .finish()
-    }
-}
-
 /// Options of one access. The default leaves all decisions to the cache.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Flags, added to those of the cache.
-    pub flags: Flags,
     /// The node to copy to, in place of the placement policy.
     pub near: Option<NodeId>,
     /// The node whose CPUs will read, for the placement policy.
@@ -55,17 +15,15 @@ pub struct Access {
     pub route: Option<Route>,
     /// The next reader of a started copy. A device writes to the last-level cache or to memory accordingly.
     pub consumer: Consumer,
+    /// Lets the device that makes a started copy wait on page faults, if its queue allows that; see
+    /// [`CopyOptions::block_on_fault`](crate::mover::CopyOptions::block_on_fault).
+    pub block_on_fault: bool,
 }
 
 impl Access {
     /// An access that copies to `node`.
     pub fn near(node: NodeId) -> Access {
         Access { near: Some(node), ..Access::default() }
-    }
-
-    /// An access with these flags.
-    pub fn flags(flags: Flags) -> Access {
-        Access { flags, ..Access::default() }
     }
 }
 

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use super::nearness::Nearness;
 use super::node::CacheNode;
+use super::policy::Placement;
 use super::stats::Counters;
-use super::{BuildError, Cache, Flags, Placement, Shared};
+use super::{BuildError, Cache, Request, Shared};
 use crate::memory::Pool;
 use crate::mover::Mover;
-use crate::topology::NodeId;
+use crate::topology::{Machine, NodeId};
 
 /// Builds a [`Cache`].
 #[must_use]
 pub struct CacheBuilder {
     mover: Mover,
     budgets: BTreeMap<NodeId, Budget>,
-    placement: Option<Box<dyn Placement>>,
-    flags: Flags,
+    placement: Option<Placement>,
 }
 
 /// The near memory of one node.
@@ -29,7 +29,7 @@ enum Budget {
 
 impl CacheBuilder {
     pub(super) fn new(mover: Mover) -> CacheBuilder {
-        CacheBuilder { mover, budgets: BTreeMap::new(), placement: None, flags: Flags::NONE }
+        CacheBuilder { mover, budgets: BTreeMap::new(), placement: None }
     }
 
     /// Sets the budget of near copies on `node`. Several nodes may have budgets; the last call for a node counts.
@@ -46,14 +46,32 @@ impl CacheBuilder {
     }
 
     /// Sets the placement policy for accesses without a node. The default is the first node with a budget.
-    pub fn placement(mut self, placement: impl Placement) -> CacheBuilder {
+    ///
+    /// The policy returns one of the [nodes](Request::nodes) of the request, or `None` for no copy. Any other node is an
+    /// [`AccessError::NoBudget`](super::AccessError::NoBudget). [`nearest_faster`](super::nearest_faster) is a policy.
+    ///
+    /// It runs on the accessing thread, without a lock of the cache, also on hits: keep it short. A panic in it reaches the
+    /// caller of [`Cache::access`] and does not change the cache.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use memferry::{Cache, Machine, Mover};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let machine = Arc::new(Machine::discover()?);
+    /// # let node = machine.nodes()[0].id;
+    /// # let mover = Mover::builder(machine).build()?;
+    /// let cache = Cache::builder(mover)
+    ///     .budget(node, 64 << 20)
+    ///     .placement(move |_, request| (request.size_bytes >= 64 << 10).then_some(node))
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn placement(
+        mut self,
+        placement: impl Fn(&Machine, &Request<'_>) -> Option<NodeId> + Send + Sync + 'static,
+    ) -> CacheBuilder {
         self.placement = Some(Box::new(placement));
-        self
-    }
-
-    /// Sets flags for every access.
-    pub fn flags(mut self, flags: Flags) -> CacheBuilder {
-        self.flags = flags;
         self
     }
 
@@ -62,7 +80,7 @@ impl CacheBuilder {
     /// # Errors
     /// [`BuildError`]: no budget, one below a page, or one on a node that the machine does not have.
     pub fn build(self) -> Result<Cache, BuildError> {
-        let CacheBuilder { mover, budgets, placement, flags } = self;
+        let CacheBuilder { mover, budgets, placement } = self;
         let machine = mover.machine().clone();
         let node_ids: Vec<NodeId> = budgets.keys().copied().collect();
         let mut nodes = Vec::new();
@@ -85,16 +103,13 @@ impl CacheBuilder {
         }
         let nearness = Nearness::new(&machine, &node_ids);
         let counters = Arc::new(Counters::default());
-        let shared = Shared { mover, machine, placement, flags, nodes, node_ids, nearness, counters };
+        let shared = Shared { mover, machine, placement, nodes, node_ids, nearness, counters };
         Ok(Cache { shared: Arc::new(shared) })
     }
 }
 
 impl std::fmt::Debug for CacheBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CacheBuilder")
-            .field("budgets", &self.budgets)
-            .field("flags", &self.flags)
-            .finish_non_exhaustive()
+        f.debug_struct("CacheBuilder").field("budgets", &self.budgets).finish_non_exhaustive()
     }
 }

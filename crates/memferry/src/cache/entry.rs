@@ -1,11 +1,10 @@
 //! Entries: the handles that an access returns.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::Flags;
 use super::slot::{Outcome, Slot};
 use crate::memory::Block;
 use crate::mover::CopyReport;
@@ -24,7 +23,6 @@ pub struct Entry {
     slot: Arc<Slot<Block>>,
     /// In the region; a part of the slot's range.
     range: Range<usize>,
-    flags: Flags,
     started_copy: bool,
     /// A ready copy on another node, read until that of `slot` is ready.
     interim: Option<Arc<Slot<Block>>>,
@@ -56,13 +54,8 @@ pub enum Why {
 }
 
 impl Entry {
-    pub(super) fn new(
-        slot: Arc<Slot<Block>>,
-        range: Range<usize>,
-        flags: Flags,
-        started_copy: bool,
-    ) -> Entry {
-        Entry { slot, range, flags, started_copy, interim: None }
+    pub(super) fn new(slot: Arc<Slot<Block>>, range: Range<usize>, started_copy: bool) -> Entry {
+        Entry { slot, range, started_copy, interim: None }
     }
 
     /// Adds a copy to be read until its own is ready.
@@ -122,13 +115,10 @@ impl Entry {
 
     /// Sleeps until the copy is ready or has failed, and returns the place of the bytes.
     ///
-    /// With [`Flags::WEAK_WAIT`] it does not sleep. Without that flag, never call it from a future or a waker; await
-    /// instead. A copy that was in flight when this process was forked stays in flight here; this does not wait for it,
-    /// and the bytes are at the source.
+    /// Never call it from a future or a waker; await [`ready`](Entry::ready) instead. A copy that was in flight when this
+    /// process was forked stays in flight here; this does not wait for it, and the bytes are at the source.
     pub fn wait(&self) -> Location {
-        if !self.flags.contains(Flags::WEAK_WAIT) {
-            self.slot.wait();
-        }
+        self.slot.wait();
         self.location()
     }
 
@@ -137,9 +127,9 @@ impl Entry {
         self.slot.outcome().is_some().then(|| self.location())
     }
 
-    /// Resolves when the copy is ready or has failed. It ignores flags, because it never blocks a thread.
+    /// Resolves when the copy is ready or has failed. It never blocks a thread.
     ///
-    /// Cancel: dropping it has no effect. `entry.await` waits too, and returns the entry.
+    /// Cancel: dropping it has no effect.
     pub fn ready(&self) -> impl Future<Output = Location> + Send + '_ {
         Ready { entry: self, place: Place::default() }
     }
@@ -168,16 +158,6 @@ impl Entry {
     pub fn generation(&self) -> u64 {
         self.slot.generation
     }
-
-    /// The flags of this handle: those of the cache and of the call, unless changed.
-    pub fn flags(&self) -> Flags {
-        self.flags
-    }
-
-    /// Sets the flags of this handle. Clones keep theirs.
-    pub fn set_flags(&mut self, flags: Flags) {
-        self.flags = flags;
-    }
 }
 
 impl AsRef<[u8]> for Entry {
@@ -193,17 +173,7 @@ impl std::fmt::Debug for Entry {
             .field("generation", &self.generation())
             .field("range", &self.range())
             .field("location", &self.location())
-            .field("flags", &self.flags)
             .finish()
-    }
-}
-
-impl IntoFuture for Entry {
-    type Output = Entry;
-    type IntoFuture = EntryFuture;
-
-    fn into_future(self) -> EntryFuture {
-        EntryFuture { entry: Some(self), place: Place::default() }
     }
 }
 
@@ -225,35 +195,5 @@ impl Future for Ready<'_> {
 impl Drop for Ready<'_> {
     fn drop(&mut self) {
         self.entry.slot.leave(&mut self.place);
-    }
-}
-
-/// The future of `entry.await`; resolves to the entry when its copy is no longer in flight.
-#[derive(Debug)]
-#[must_use = "futures do nothing unless awaited"]
-pub struct EntryFuture {
-    /// `None` once it has been returned.
-    entry: Option<Entry>,
-    place: Place,
-}
-
-impl Future for EntryFuture {
-    type Output = Entry;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Entry> {
-        let EntryFuture { entry, place } = &mut *self;
-        let slot = &entry.as_ref().expect("polled after it was ready").slot;
-        if !slot.poll(place, context.waker()) {
-            return Poll::Pending;
-        }
-        Poll::Ready(entry.take().expect("checked above"))
-    }
-}
-
-impl Drop for EntryFuture {
-    fn drop(&mut self) {
-        if let Some(entry) = &self.entry {
-            entry.slot.leave(&mut self.place);
-        }
     }
 }

@@ -80,12 +80,12 @@ use region::Source;
 use shared::{Destination, Shared};
 use view::Hold;
 
-pub use access::{Access, AccessError, BuildError, Flags};
+pub use access::{Access, AccessError, BuildError};
 pub use builder::CacheBuilder;
 pub use draft::{Draft, DraftError, NewOnNode, WriteBackError};
-pub use entry::{Entry, EntryFuture, Location, Why};
+pub use entry::{Entry, Location, Why};
 pub use mutable::{CacheMut, Snapshot};
-pub use policy::{FixedNode, NearestFaster, Placement, Request};
+pub use policy::{Request, nearest_faster};
 pub use region::{Region, RegionOwner};
 pub use stats::{CacheStats, NodeUsage};
 pub use view::View;
@@ -170,7 +170,7 @@ impl Cache {
             Some(guard) => Hold::Borrowed(guard),
             None => shared.hold(region, &range, &access)?,
         };
-        Ok(View::new(hold, &range, shared.flags | access.flags))
+        Ok(View::new(hold, &range))
     }
 
     /// Returns the bytes of `range` in the fastest memory that has them; starts a copy on a miss.
@@ -189,13 +189,12 @@ impl Cache {
     /// [`AccessError`]: the range is not in the region, the node has no budget, or the region belongs to another cache.
     pub fn access(&self, region: &Region, range: Range<usize>, access: Access) -> Result<Entry, AccessError> {
         let shared = &self.shared;
-        let flags = shared.flags | access.flags;
         if let Some(guard) = shared.guard_fast(region, &range, &access) {
-            return Ok(Entry::new(guard.to_owned(), range, flags, false));
+            return Ok(Entry::new(guard.to_owned(), range, false));
         }
         let destination = shared.destination(region, &range, &access)?;
         Ok(match shared.guard(region.source(), &range, destination, &access) {
-            Some(guard) => Entry::new(guard.to_owned(), range, flags, false),
+            Some(guard) => Entry::new(guard.to_owned(), range, false),
             None => shared.enter(region.source(), &range, destination, &access),
         })
     }
@@ -215,12 +214,11 @@ impl Cache {
     ) -> Result<Option<Entry>, AccessError> {
         let shared = &self.shared;
         let destination = shared.destination(region, &range, &access)?;
-        let flags = shared.flags | access.flags;
         if let Some(guard) = shared.guard(region.source(), &range, destination, &access) {
-            return Ok(Some(Entry::new(guard.to_owned(), range, flags, false)));
+            return Ok(Some(Entry::new(guard.to_owned(), range, false)));
         }
         if let Some(slot) = shared.find_elsewhere(region.source(), &range, destination, &access) {
-            return Ok(Some(Entry::new(slot, range, flags, false)));
+            return Ok(Some(Entry::new(slot, range, false)));
         }
         let Destination::Node(position) = destination else {
             shared.counters.unplaced.add(1);
@@ -237,7 +235,7 @@ impl Cache {
             }
         };
         shared.count_hit(&slot);
-        Ok(Some(Entry::new(slot, range, flags, false).with_interim(interim)))
+        Ok(Some(Entry::new(slot, range, false).with_interim(interim)))
     }
 
     /// The number of bytes of a region that are near or in flight on a node, for planning. Not counted as an access.
@@ -319,6 +317,6 @@ impl Cache {
 
 impl std::fmt::Debug for Cache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cache").field("flags", &self.shared.flags).field("stats", &self.stats()).finish()
+        f.debug_struct("Cache").field("stats", &self.stats()).finish()
     }
 }

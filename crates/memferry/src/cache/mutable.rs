@@ -29,6 +29,27 @@ use crate::sync::{Mutex, lock};
 use crate::topology::NodeId;
 
 /// A cached value that can change. Clones share it.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use memferry::cache::{Access, Cache, CacheMut};
+/// # use memferry::{Machine, Mover};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let machine = Arc::new(Machine::discover()?);
+/// # let node = machine.nodes()[0].id;
+/// let cache = Cache::builder(Mover::builder(machine).build()?).budget(node, 64 << 20).build()?;
+/// let prices = CacheMut::new(&cache, vec![10_u8; 1 << 20], None, 64 << 10);
+/// let morning = prices.read(); // a Snapshot
+/// let (version, old_price) = prices.mutate(|bytes| std::mem::replace(&mut bytes[5], 12));
+/// assert_eq!((version, old_price, morning[5], prices.read()[5]), (1, 10, 10, 12));
+///
+/// let mut draft = prices.draft(node)?; // a private near copy
+/// draft[6] = 13;
+/// assert_eq!(draft.write_back()?, 2); // fails if another version was published meanwhile
+/// assert_eq!(prices.access(0..64, Access::default())?.as_slice()[6], 13);
+/// # Ok(())
+/// # }
+/// ```
 pub struct CacheMut<T> {
     pub(super) inner: Arc<Inner<T>>,
 }

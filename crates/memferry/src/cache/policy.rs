@@ -1,11 +1,11 @@
 //! Placement policies: the node of a near copy.
 //!
-//! The cache calls its [`Placement`] once for every access without a node. A policy gets the arguments of the thesis'
+//! The cache calls its policy, a function, once for every access without a node. The arguments are those of the thesis'
 //! policy functions - source node, requesting node, size - and the nodes with a budget.
 
 use crate::topology::{Machine, NodeId};
 
-/// The arguments of a placement policy.
+/// The arguments of a placement policy. See [`CacheBuilder::placement`](super::CacheBuilder::placement).
 #[derive(Copy, Clone, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
@@ -19,50 +19,15 @@ pub struct Request<'a> {
     pub nodes: &'a [NodeId],
 }
 
-/// Chooses the node of a near copy.
-///
-/// `place` runs on the accessing thread, without a lock of the cache, also on hits: keep it short. A panic in it reaches
-/// the caller of [`Cache::access`](super::Cache::access) and does not change the cache.
-pub trait Placement: Send + Sync + 'static {
-    /// The node to copy to, one of `request.nodes`; `None` for no copy.
-    ///
-    /// Any other node is an [`AccessError::NoBudget`](super::AccessError::NoBudget).
-    fn place(&self, machine: &Machine, request: &Request<'_>) -> Option<NodeId>;
-}
+/// A placement policy.
+pub(super) type Placement = Box<dyn Fn(&Machine, &Request<'_>) -> Option<NodeId> + Send + Sync>;
 
-/// Copies everything to one node, also data of that node itself.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct FixedNode(pub NodeId);
-
-impl Placement for FixedNode {
-    fn place(&self, _: &Machine, _: &Request<'_>) -> Option<NodeId> {
-        Some(self.0)
-    }
-}
-
-/// Copies to the nearest node with a budget that serves the reader faster than the source; not to the fastest one.
+/// The placement policy that copies to the nearest node with a budget that serves the reader faster than the source; not
+/// to the fastest one.
 ///
 /// The reader is the requester, otherwise the node of the source. If both are unknown, nothing is copied.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct NearestFaster;
-
-impl Placement for NearestFaster {
-    fn place(&self, machine: &Machine, request: &Request<'_>) -> Option<NodeId> {
-        let reader = request.requester.or(request.source_node)?;
-        machine
-            .faster_than(reader)
-            .into_iter()
-            .map(|node| node.id)
-            .take_while(|&node| Some(node) != request.source_node)
-            .find(|node| request.nodes.contains(node))
-    }
-}
-
-impl<F> Placement for F
-where
-    F: Fn(&Machine, &Request<'_>) -> Option<NodeId> + Send + Sync + 'static,
-{
-    fn place(&self, machine: &Machine, request: &Request<'_>) -> Option<NodeId> {
-        self(machine, request)
-    }
+pub fn nearest_faster(machine: &Machine, request: &Request<'_>) -> Option<NodeId> {
+    let reader = request.requester.or(request.source_node)?;
+    let faster = machine.faster_than(reader).into_iter().map(|node| node.id);
+    faster.take_while(|&node| Some(node) != request.source_node).find(|node| request.nodes.contains(node))
 }

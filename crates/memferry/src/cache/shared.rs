@@ -8,12 +8,13 @@ use super::flight::Flight;
 use super::index::{Found, Index, Removed};
 use super::nearness::Nearness;
 use super::node::CacheNode;
+use super::policy::Placement;
 use super::readers;
 use super::region::Source;
 use super::slot::Slot;
 use super::stats::Counters;
 use super::view::Hold;
-use super::{Access, AccessError, Entry, Flags, Placement, Region, Request, Why};
+use super::{Access, AccessError, Entry, Region, Request, Why};
 use crate::memory::Block;
 use crate::mover::{CopyOptions, Mover};
 use crate::sync;
@@ -25,8 +26,7 @@ pub(super) struct Shared {
     pub(super) mover: Mover,
     pub(super) machine: Arc<Machine>,
     /// The placement policy; without one, all copies go to the first node.
-    pub(super) placement: Option<Box<dyn Placement>>,
-    pub(super) flags: Flags,
+    pub(super) placement: Option<Placement>,
     /// Ascending by node, never empty.
     pub(super) nodes: Vec<CacheNode>,
     /// Ids of `nodes`, for policies.
@@ -76,7 +76,7 @@ impl Shared {
                     size_bytes: range.len(),
                     nodes: &self.node_ids,
                 };
-                match placement.place(&self.machine, &request) {
+                match placement(&self.machine, &request) {
                     Some(node) => self.position(node)?,
                     None => return Ok(Destination::Source(Why::NotPlaced)),
                 }
@@ -199,16 +199,15 @@ impl Shared {
         destination: Destination,
         access: &Access,
     ) -> Entry {
-        let flags = self.flags | access.flags;
         if let Some(slot) = self.find_elsewhere(source, range, destination, access) {
-            return Entry::new(slot, range.clone(), flags, false);
+            return Entry::new(slot, range.clone(), false);
         }
         let position = match destination {
             Destination::Node(position) => position,
             Destination::Source(why) => {
                 self.counters.unplaced.add(1);
                 let slot = sync::Arc::new(Slot::at_source(source, range.clone(), why));
-                return Entry::new(slot, range.clone(), flags, false);
+                return Entry::new(slot, range.clone(), false);
             }
         };
         let near = &self.nodes[position];
@@ -224,7 +223,7 @@ impl Shared {
             }
         };
         let interim = self.find_interim(source, range, Some(&slot), access);
-        Entry::new(slot, range.clone(), flags, started_copy).with_interim(interim)
+        Entry::new(slot, range.clone(), started_copy).with_interim(interim)
     }
 
     /// A ready copy to be read until that on the chosen node is ready, if the reader prefers it to the source. Not
@@ -277,7 +276,7 @@ impl Shared {
                     source_node: home,
                     target_node: Some(near.pool.node()),
                     consumer: access.consumer,
-                    block_on_fault: (self.flags | access.flags).contains(Flags::BLOCK_ON_FAULT),
+                    block_on_fault: access.block_on_fault,
                     route: access.route,
                 };
                 let copy = self.mover.with_hints(flight.copy_into(block), options);

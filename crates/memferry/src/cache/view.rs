@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::directory::Guard;
-use super::{Entry, Flags, Location};
+use super::{Entry, Location};
 use crate::memory::Block;
 
 /// A range of a region, readable until this is dropped; returned by [`Cache::view`](super::Cache::view).
@@ -17,7 +17,6 @@ pub struct View<'a> {
     hold: Hold<'a>,
     start: usize,
     len: usize,
-    flags: Flags,
 }
 
 pub(super) enum Hold<'a> {
@@ -28,8 +27,8 @@ pub(super) enum Hold<'a> {
 
 impl<'a> View<'a> {
     #[inline(always)]
-    pub(super) fn new(hold: Hold<'a>, range: &Range<usize>, flags: Flags) -> View<'a> {
-        View { hold, start: range.start, len: range.len(), flags }
+    pub(super) fn new(hold: Hold<'a>, range: &Range<usize>) -> View<'a> {
+        View { hold, start: range.start, len: range.len() }
     }
 
     /// The bytes: of the near copy if it is ready, else of the source. See [`Entry::as_slice`].
@@ -89,7 +88,7 @@ impl<'a> View<'a> {
     /// An entry for the same bytes. Cost: an increment of a reference count that other holders also write.
     pub fn to_owned(&self) -> Entry {
         match &self.hold {
-            Hold::Borrowed(guard) => Entry::new(guard.to_owned(), self.range(), self.flags, false),
+            Hold::Borrowed(guard) => Entry::new(guard.to_owned(), self.range(), false),
             Hold::Counted(entry) => Entry::clone(entry),
         }
     }

@@ -28,7 +28,7 @@ pub enum Binding {
     /// that do not fit there later come from other nodes.
     Interleave(NodeSet),
     /// `Interleave` with as many units in a row per node as its weight, which root sets
-    /// ([`interleave_weights`](super::interleave_weights)). Linux 6.9.
+    /// in `/sys/kernel/mm/mempolicy/weighted_interleave`. Linux 6.9.
     WeightedInterleave(NodeSet),
 }
 

@@ -21,8 +21,32 @@
 //! own. Swapping, demotion to slower tiers (`/sys/kernel/mm/numa/demotion_enabled`) and changes of `cpuset.mems` do move
 //! pages; [`pages_per_node`] shows them, and [`Mapping::rebind`] moves them back.
 //!
-//! For a machine that is not this one ([`Origin`](crate::topology::Origin)), nodes are checked against its description,
-//! and the memory is unbound.
+//! For a machine that is not this one ([`is_this_machine`](crate::topology::Machine::is_this_machine)), nodes are checked
+//! against its description, and the memory is unbound.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! use memferry::Machine;
+//! use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, Pool, free_bytes};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let machine = Arc::new(Machine::discover()?);
+//! let node = machine.nodes()[0].id;
+//! assert!(free_bytes(&machine, node)? > 4 << 20);
+//!
+//! let mut table = Mapping::new(&machine, 1 << 20, Binding::Prefer(node))?;
+//! table[0] = 7;
+//! let options = MappingOptions { huge_pages: HugePages::Never, ..MappingOptions::default() };
+//! let small_pages = Mapping::with(&machine, 1 << 20, options)?;
+//! assert_eq!(small_pages.len(), table.len());
+//!
+//! let pool = Pool::new(machine, node, 2 << 20)?; // a budget
+//! let block = pool.allocate(4096)?;
+//! assert_eq!((block.len(), block.node(), pool.used_bytes()), (4096, node, 4096));
+//! assert!(pool.allocate(4 << 20).is_err()); // PoolError::TooLarge
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! Source: mbind(2), move_pages(2), madvise(2); `__alloc_pages_may_oom` in Linux mm/page_alloc.c (no OOM kill
 //! for allocations tied to one node by `__GFP_THISNODE`, as migration makes them); `vma_policy_mof` in
@@ -38,9 +62,11 @@ mod moving;
 mod near;
 #[allow(unsafe_code)]
 mod pagemap;
-mod placement;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod placement;
 #[allow(unsafe_code)]
-mod pool;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod pool;
 #[allow(unsafe_code)]
 mod populating;
 #[allow(unsafe_code)]
@@ -48,13 +74,13 @@ mod reservation;
 mod room;
 #[allow(unsafe_code)]
 mod syscall;
-mod weights;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod weights;
 
 pub use binding::Binding;
 pub use error::{MemoryError, PoolError};
 pub use mapping::{HugePages, Mapping, MappingOptions};
 pub use moving::Moved;
 pub use near::{fastest_with_room, free_bytes};
-pub use placement::{Placement, nodes_of_pages, pages_per_node};
-pub use pool::{Block, IDLE_BYTES_MAX, Pool, PoolStats};
-pub use weights::interleave_weights;
+pub use placement::{Placement, pages_per_node};
+pub use pool::{Block, Pool, PoolStats};

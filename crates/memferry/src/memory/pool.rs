@@ -144,7 +144,7 @@ impl Pool {
         self.shared.ledger.get().map_or(0, |ledger| ledger.trim())
     }
 
-    /// Sets the limit of idle memory, [`IDLE_BYTES_MAX`] by default.
+    /// Sets the limit of idle memory, 16 MiB by default.
     ///
     /// A higher limit suits users that free much memory and soon allocate it again. Memory above the limit is freed with
     /// the next dropped block.

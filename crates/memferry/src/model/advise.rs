@@ -8,7 +8,7 @@
 //! Copies that compete with the running scan for the bandwidth of one node cost more than they gain (Fürst's thesis lost
 //! 18 %), and the model shows it. A part of a column, or a column that later queries read again, may still pay.
 
-use crate::route::{Endpoints, Route};
+use crate::route::{Endpoints, Route, device_shares};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
@@ -146,6 +146,7 @@ pub fn advise(machine: &Machine, plan: &Plan) -> Result<Advice, ModelError> {
     Ok(advice)
 }
 
+#[cfg(feature = "internals")]
 impl Pipeline {
     /// This query with its fetches replaced by what [`advise`] says about it, for all groups; and what that was.
     ///
@@ -251,7 +252,9 @@ impl Advisor<'_> {
         let devices: Vec<usize> = match route {
             // Each chunk has one device, and all devices have chunks.
             Route::RoundRobin => (0..self.machine.accelerators().len()).collect(),
-            route => route.devices(self.machine, endpoints).into_iter().map(|share| share.engine).collect(),
+            route => {
+                device_shares(route, self.machine, endpoints).into_iter().map(|share| share.engine).collect()
+            }
         };
         self.hardware.copy_rate(&devices, endpoints).unwrap_or(0.0)
     }

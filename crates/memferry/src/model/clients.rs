@@ -1,4 +1,4 @@
-//! Clients that each wait for their query before they send the next: scans of columns on several nodes.
+//! Closed-loop clients, which wait for a query before they send the next: scans of columns on several nodes.
 //!
 //! Source: Greinsmark, "Effective Task Scheduling of In-Memory Databases on a Sub-NUMA Processor Topology" (2020), 5.1.
 
@@ -15,21 +15,21 @@ pub struct Part {
     pub cpus: NodeId,
     /// The node where the columns are.
     pub node: NodeId,
-    /// How many columns.
+    /// Number of columns.
     pub columns_count: usize,
 }
 
-/// Queries that each client sends; the first and the last ones are as fast as all others here.
+/// Queries of each client; all are equally fast here.
 const QUERIES_PER_CLIENT: usize = 4;
 
-/// Most clients: each adds to the time that the others take to compute.
+/// Limit of clients: the computation takes longer with each.
 const CLIENTS_MAX: usize = 4096;
 
 /// Queries per second.
 ///
 /// # Errors
-/// [`ModelError::Unknown`], [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario) for a query that reads
-/// nothing, or too many clients.
+/// [`ModelError::Unknown`], [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario) for queries without
+/// reads, or too many clients.
 pub fn queries_per_s(
     hardware: &Hardware,
     clients_count: usize,

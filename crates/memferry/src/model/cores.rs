@@ -49,7 +49,7 @@ pub fn copies_s(
     Ok(hardware.core_copy_latency_s.unwrap_or(0.0) + traffic.now_s())
 }
 
-/// Seconds of one copy by a worker of that node that slept, until who asked for it is told.
+/// Seconds of one copy by a sleeping worker of that node, until the caller is woken.
 ///
 /// # Errors
 /// As [`reads_s`].
@@ -63,11 +63,11 @@ pub fn worker_copy_s(
     Ok(hardware.worker_wake_s + warming_s + copies_s(hardware, cpus, (source, target), 1, size_bytes)?)
 }
 
-/// What a worker that slept has copied when it is as fast as one that did not: assumed. On the machine of `results/` its
-/// loss grows up to about a megabyte.
+/// Bytes after which a woken worker is as fast as a running one: assumed. On the machine of `results/` its loss grows up
+/// to about a megabyte.
 const WARM_BYTES: f64 = (1 << 20) as f64;
 
-/// What each of so many cores of a node copies: the more of them, the closer to its part of what all do together.
+/// Copy rate of each of so many cores of a node: the more cores, the closer to its part of the rate of all.
 fn copy_rate(hardware: &Hardware, node: usize, cores_count: usize) -> f64 {
     let alone = hardware.thread_copy_rate();
     let all_count = hardware.memories[node].cpus_count as f64;
@@ -89,7 +89,9 @@ fn cores(hardware: &Hardware, node: usize, count: usize, rate_of_each: f64) -> R
 #[cfg(all(test, not(memferry_loom)))]
 mod tests {
     use super::*;
-    use crate::topology::{Basis, Machine, Measured, Parameter};
+    use crate::topology::Machine;
+    use crate::topology::measured::Measured;
+    use crate::topology::parameter::{Basis, Parameter};
 
     /// Two cores that read 10 GB/s each and copy 4 GB/s each, on a memory with these parameters.
     fn hardware(parameters: &[(&str, f64)]) -> Hardware {

@@ -1,9 +1,8 @@
 //! Weighted max-min fair rates.
 //!
-//! Flows share resources. All rates grow together, each in proportion to its weight, until a resource is full or a
-//! flow is as fast as it can be; the flows that this concerns stay as they are, and the others go on growing. The
-//! result is the only one in which no flow can be faster without making one slower that is, for its weight, not
-//! faster already.
+//! Flows share resources. All rates grow together, each in proportion to its weight, until a resource is full or a flow
+//! reaches its own limit. These flows are frozen, and the others continue to grow. In the result, no flow can be faster
+//! unless a flow that has no more for its weight becomes slower.
 //!
 //! ```text
 //! until all flows are frozen:
@@ -13,12 +12,12 @@
 //!
 //! Source: D. Bertsekas, R. Gallager, *Data Networks*, 2nd edition, 1992, section 6.5.2.
 
-/// What a flow takes of the resources: `(resource, bytes there per byte of the flow)`.
+/// The demand of a flow on resources: `(resource, bytes there per byte of the flow)`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Demand {
     uses: [(usize, f64); Demand::USES_MAX],
     uses_count: usize,
-    /// What the flow can do at most when nothing else is in the way, in bytes per second; may be infinite.
+    /// The rate of the flow alone, in bytes per second; may be infinite.
     pub(super) rate_max: f64,
     /// Its weight against other flows; positive.
     pub(super) weight: f64,
@@ -63,7 +62,7 @@ const TOLERANCE: f64 = 1e-9;
 
 /// Writes the rates of `flows` on resources of these capacities into `rates`, in bytes per second.
 ///
-/// A flow that nothing limits at all gets an infinite rate. `scratch` is there to be used again.
+/// An unlimited flow gets an infinite rate. `scratch` is reused memory.
 pub(super) fn max_min<'a>(
     capacities: &[f64],
     flows: impl ExactSizeIterator<Item = &'a Demand> + Clone,
@@ -177,7 +176,7 @@ mod tests {
             for (resource, &capacity) in capacities.iter().enumerate() {
                 prop_assert!(used(resource) <= capacity * (1.0 + 1e-6));
             }
-            // Max-min: whoever is below its limit is on a full resource where nobody has more for its weight.
+            // Max-min: a flow below its limit is on a full resource where no flow has more for its weight.
             for (flow, rate) in flows.iter().zip(&rates) {
                 prop_assert!(*rate <= flow.rate_max * (1.0 + 1e-6));
                 let is_bottleneck = |&(resource, _): &(usize, f64)| {

@@ -5,18 +5,19 @@
 //! guess.
 
 use crate::route::Endpoints;
-use crate::topology::{Machine, NodeId, Parameter, Tier};
+use crate::topology::parameter::Parameter;
+use crate::topology::{Machine, NodeId, Tier};
 
 use super::ModelError;
 
-/// The parameters of a machine that models read, and what they are.
+/// The parameters of machines for models, with descriptions.
 pub const PARAMETERS: &[(&str, &str)] = &[
     ("dram_mb_per_s", "rate of each DRAM node when many streams use it, reading and writing together"),
     ("hbm_mb_per_s", "the same of each HBM node"),
-    ("core_mb_per_s", "what one core reads at most"),
-    ("core_copy_mb_per_s", "what one core copies at most, in bytes copied"),
-    ("cores_copy_mb_per_s", "what all cores of a node copy together at most"),
-    ("core_copy_latency_ns", "what a copy by a core takes beyond its bytes"),
+    ("core_mb_per_s", "read rate of one core"),
+    ("core_copy_mb_per_s", "copy rate of one core"),
+    ("cores_copy_mb_per_s", "copy rate of all cores of a node together"),
+    ("core_copy_latency_ns", "time of a copy by a core beyond its bytes"),
     (
         "worker_wake_ns",
         "what a copy by a thread that slept takes beyond that, until who asked for it is told",
@@ -47,16 +48,16 @@ pub const PARAMETERS: &[(&str, &str)] = &[
 pub struct Hardware {
     /// In the order of the machine's nodes.
     pub memories: Vec<NodeMemory>,
-    /// `ways[i][j]`: what the CPUs of node `i` read from node `j` at most; infinite where nobody knows.
+    /// `ways[i][j]`: the read rate of the CPUs of node `i` from node `j`; infinite if unknown.
     pub(super) ways: Vec<Vec<f64>>,
-    /// The same of writing.
+    /// The same for writes.
     pub(super) write_ways: Vec<Vec<f64>>,
-    /// `None`: nobody knows, and if others are known, it does nothing.
+    /// `None` if unknown; if others are known, such a device does nothing.
     pub(super) device_rates: Vec<Option<f64>>,
-    /// The most that one core reads; infinite where it is not known.
+    /// Read rate of one core; infinite if unknown.
     pub core_rate: f64,
     pub(super) core_copy_rate: Option<f64>,
-    /// What all cores of a node copy together at most; infinite where nobody knows.
+    /// Copy rate of all cores of a node together; infinite if unknown.
     pub(super) cores_copy_rate: f64,
     pub(super) core_copy_latency_s: Option<f64>,
     pub(super) worker_wake_s: f64,
@@ -77,7 +78,7 @@ pub struct NodeMemory {
     pub node: NodeId,
     /// CPUs of the node.
     pub cpus_count: usize,
-    /// The most that many streams get of it together, reading and writing; `None` where it is not known.
+    /// Rate of many streams together, reads and writes; `None` if unknown.
     pub rate: Option<f64>,
 }
 
@@ -85,10 +86,10 @@ impl Hardware {
     /// The numbers of a machine.
     ///
     /// # Errors
-    /// [`ModelError::Parameter`]: it has a parameter that no model knows.
-    /// [`ParameterValue`](ModelError::ParameterValue): it has one that no time can be computed with.
+    /// [`ModelError::Parameter`]: no model knows the parameter. [`ParameterValue`](ModelError::ParameterValue): the value is
+    /// out of range.
     pub fn of(machine: &Machine) -> Result<Hardware, ModelError> {
-        for parameter in machine.parameters() {
+        for parameter in &machine.parameters {
             if !PARAMETERS.iter().any(|(known, _)| *known == parameter.name) {
                 return Err(ModelError::Parameter {
                     machine: machine.name().to_owned(),
@@ -105,7 +106,7 @@ impl Hardware {
             let machine = machine.name().to_owned();
             return Err(ModelError::ParameterValue { machine, name: name.clone(), value: *value, wanted });
         }
-        let parameter = |name: &str| machine.parameter(name).map(|parameter| parameter.value);
+        let parameter = |name: &str| machine.parameter(name);
         let rate = |name: &str| parameter(name).map(|mb_per_s| mb_per_s * 1e6);
         let seconds = |name: &str| parameter(name).map(|ns| ns * 1e-9);
         let nodes = machine.nodes();
@@ -116,7 +117,7 @@ impl Hardware {
             machine.link(cpus, memory).write_bytes_per_s.map(|rate| rate as f64)
         };
         let memories = nodes.iter().map(|node| {
-            // Without a figure of its own, the best that any CPUs get from a memory is what it can do.
+            // Without a figure of its own, the rate of a memory is the best that any CPUs reach.
             let best = nodes.iter().filter_map(|cpus| read(cpus.id, node.id)).reduce(f64::max);
             let of_tier = match node.tier {
                 Tier::Dram => rate("dram_mb_per_s"),
@@ -184,13 +185,13 @@ impl Hardware {
         }
     }
 
-    /// What a thread copies at most: half of what it reads, unless something better is known.
+    /// Copy rate of a thread: half of its read rate, unless it is known.
     pub(super) fn thread_copy_rate(&self) -> f64 {
         self.core_copy_rate.unwrap_or(self.core_rate / 2.0)
     }
 
-    /// What these devices do together on a long copy: as much as they can, and as the memories allow whose rates
-    /// are known. Devices of unknown rate do nothing, as in [`Route::devices`](crate::route::Route::devices); `None` if
+    /// Rate of these devices together on a long copy, limited by the memories with known rates. Devices of unknown rate do
+    /// nothing, as in [`device_shares`](crate::route::device_shares); `None` if
     /// there are no others.
     pub fn copy_rate(&self, devices: &[usize], endpoints: Endpoints) -> Option<f64> {
         let rates = devices.iter().filter_map(|&device| *self.device_rates.get(device)?);

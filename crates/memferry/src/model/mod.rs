@@ -12,28 +12,55 @@
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
 //! ```
 //!
+//! ```
+//! use memferry::Machine;
+//! use memferry::model::{Column, Plan, Stage, advise};
+//! use memferry::topology::NodeId;
+//!
+//! let machine = Machine::from_profile("xeon-max-9468-2s-flat")?;
+//! let column = |name: &str| Column { name: name.into(), size_bytes: 4 << 30, node: NodeId(0) };
+//! let stage = |name: &str, column| Stage {
+//!     name: name.into(),
+//!     reads: vec![column],
+//!     threads_count: 12,
+//!     thread_rate_max: f64::INFINITY,
+//! };
+//! let plan = Plan {
+//!     columns: vec![column("a"), column("b")],
+//!     stages: vec![stage("filter", 0), stage("sum", 1)], // b is read late
+//!     cpus: NodeId(0),
+//!     chunk_bytes: 8 << 20,
+//!     near: None,
+//!     reads_to_come: 3, // later queries that find b near
+//! };
+//! let advice = advise(&machine, &plan)?;
+//! let chosen = &advice.alternatives[advice.chosen.expect("it pays with so many readers")];
+//! assert!(chosen.speed_up > 1.0);
+//! assert_eq!(chosen.fetches[0].column, 1); // b
+//! # Ok::<(), memferry::model::ModelError>(())
+//! ```
+//!
 //! Everything is a pure function of a [`Machine`](crate::topology::Machine): no clock, no thread, no I/O.
 //! Its results are *modelled*.
 
 mod advise;
 #[cfg(feature = "internals")]
 pub(crate) mod clients;
-#[cfg(any(test, feature = "internals"))]
-#[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
+#[cfg(feature = "internals")]
 pub(crate) mod cores;
 mod error;
 mod fluid;
-mod hardware;
-mod offload;
-mod pipeline;
-#[cfg(any(test, feature = "internals"))]
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
+pub(crate) mod hardware;
+#[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
+pub(crate) mod offload;
+#[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
+pub(crate) mod pipeline;
+#[cfg(feature = "internals")]
 pub(crate) mod side_cache;
-mod traffic;
+#[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
+pub(crate) mod traffic;
 
 pub use advise::{Advice, Alternative, Plan, advise};
 pub use error::ModelError;
-pub use hardware::{Hardware, NodeMemory, PARAMETERS};
-pub use offload::{Offload, copy_s};
-pub use pipeline::{Column, Fetch, Pipeline, Run, Stage};
-pub use traffic::Fairness;
+pub use pipeline::{Column, Fetch, Stage};

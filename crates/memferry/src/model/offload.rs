@@ -10,7 +10,7 @@
 //! Source: the shape of figures 2 to 4 in Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming
 //! Accelerator in Intel 4th Gen Xeon Scalable Processors" (2024).
 
-use crate::route::{Endpoints, Route};
+use crate::route::{Endpoints, Route, device_shares};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
@@ -41,9 +41,9 @@ impl Offload {
             offload_s: hardware.offload_s,
             descriptor_s: hardware.descriptor_s,
             submit_s: hardware.submit_s,
-            core_rate: hardware.core_copy_rate.ok_or_else(|| unknown("what a core copies"))?,
+            core_rate: hardware.core_copy_rate.ok_or_else(|| unknown("the copy rate of a core"))?,
             core_latency_s: (hardware.core_copy_latency_s)
-                .ok_or_else(|| unknown("how long a core takes to begin a copy"))?,
+                .ok_or_else(|| unknown("the latency of a copy by a core"))?,
         })
     }
 
@@ -58,11 +58,11 @@ impl Offload {
         self.offload_s + if batch <= 1 { one } else { batch as f64 * one.max(self.descriptor_s) }
     }
 
-    /// Rate with so many submissions under way: entries of the queue, or threads that each wait for theirs.
-    pub fn rate(&self, bytes: f64, batch: usize, under_way: usize) -> f64 {
+    /// Rate with so many submissions in flight: entries of the queue, or threads that each wait for theirs.
+    pub fn rate(&self, bytes: f64, batch: usize, in_flight: usize) -> f64 {
         let batch_bytes = bytes * batch.max(1) as f64;
-        let submitted = under_way as f64 * batch_bytes / self.waited_for_s(bytes, batch);
-        if under_way <= 1 { submitted } else { submitted.min(self.pipelined_rate(bytes)) }
+        let submitted = in_flight as f64 * batch_bytes / self.waited_for_s(bytes, batch);
+        if in_flight <= 1 { submitted } else { submitted.min(self.pipelined_rate(bytes)) }
     }
 
     /// Rate of a queue that is never empty.
@@ -85,7 +85,7 @@ impl Offload {
         self.device_rate * self.descriptor_s
     }
 
-    /// What a core works on one submission.
+    /// Time of a core for one submission.
     pub fn submit_s(&self) -> f64 {
         self.submit_s
     }
@@ -101,8 +101,7 @@ impl Offload {
     }
 }
 
-/// Smallest size, within a thousandth of a byte, that a condition holds for which goes on to hold; infinite if none
-/// below 1 GiB.
+/// Smallest size, within a thousandth of a byte, from which on a condition holds; infinite if there is none below 1 GiB.
 fn smallest(holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (0.0, f64::from(1 << 30));
     if !holds(high) {
@@ -129,7 +128,7 @@ pub fn copy_s(
         hardware.position(node.ok_or_else(|| ModelError::Unknown { what: "a node of the copy".into() })?)
     };
     let (source, target) = (node(endpoints.source_node)?, node(endpoints.target_node)?);
-    let shares = route.devices(machine, endpoints);
+    let shares = device_shares(route, machine, endpoints);
     if shares.is_empty() || shares.iter().any(|share| hardware.device_rates[share.engine].is_none()) {
         return Err(ModelError::Unknown { what: format!("what the devices of {} copy", machine.name()) });
     }

@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use crate::route::{Endpoints, Route};
+use crate::route::{Endpoints, Route, device_shares};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
@@ -25,38 +25,38 @@ use super::traffic::{Fairness, Mover, Traffic};
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
-    /// Where it is read from, unless a near copy is there: its home, or the node of a copy from an earlier query.
+    /// The node of reads without a near copy: its home, or the node of a copy from an earlier query.
     pub node: NodeId,
 }
 
 /// A stage of each group of threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
-    /// Columns it reads, one after another: indices in [`Pipeline::columns`].
+    /// Columns it reads, one after another: indices in the columns of the plan.
     pub reads: Vec<usize>,
     /// Threads over all groups.
     pub threads_count: usize,
-    /// What a thread gets done at most, in bytes per second, because it also computes; infinite if it only waits for
-    /// memory.
+    /// The most that a thread processes, in bytes per second, because it also computes; infinite if memory alone limits
+    /// it.
     pub thread_rate_max: f64,
 }
 
 /// A near copy of a column, or of the part of it that is read last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetch {
-    /// Index in [`Pipeline::columns`].
+    /// Index in the columns of the plan.
     pub column: usize,
-    /// How many chunks of each group, of those read last; more than there are means all.
+    /// Number of chunks of each group, from the end of the column; a larger number than there are means all.
     pub chunks_count: usize,
-    /// Where to.
+    /// The target.
     pub node: NodeId,
-    /// By which devices; without a route, and on a machine without devices, one thread of the stages' CPUs copies.
+    /// The route of the devices; without a route, and on a machine without devices, one thread of the stages' CPUs copies.
     pub route: Option<Route>,
 }
 
@@ -71,11 +71,11 @@ pub struct Pipeline {
     pub cpus: NodeId,
     /// Groups that the threads are divided into; positive.
     pub groups_count: usize,
-    /// Size of the pieces that are copied, and looked for; positive.
+    /// Size of the copied pieces; positive.
     pub chunk_bytes: u64,
-    /// What is brought near.
+    /// The near copies.
     pub fetches: Vec<Fetch>,
-    /// Whether a group begins a stage only when what was fetched for it has arrived.
+    /// Whether a group waits before a stage until its copies have arrived.
     pub is_waiting: bool,
     /// How memories are shared.
     pub fairness: Fairness,
@@ -91,7 +91,7 @@ pub struct Run {
     pub hits: (usize, usize),
     /// For each stage the time of a group in it, averaged over the groups.
     pub stages_s: Vec<f64>,
-    /// When the last copy arrived; 0 without copies.
+    /// The completion of the last copy; 0 without copies.
     pub copied_s: f64,
 }
 
@@ -102,8 +102,7 @@ impl Run {
     }
 }
 
-/// Most pieces that a column is divided into, and most groups: beyond it a computation takes minutes, and nobody
-/// divides so finely.
+/// Limit of the pieces of a column plus the groups: more would take minutes to compute.
 const PIECES_MAX: u64 = 1 << 17;
 
 impl Pipeline {
@@ -116,8 +115,8 @@ impl Pipeline {
     /// Computes the query.
     ///
     /// # Errors
-    /// [`ModelError::Unknown`] for a rate that the machine does not tell, [`Node`](ModelError::Node),
-    /// [`Scenario`](ModelError::Scenario) for what contradicts itself.
+    /// [`ModelError::Unknown`] for an unknown rate, [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario) for
+    /// contradictions.
     pub fn run(&self, machine: &Machine, hardware: &Hardware) -> Result<Run, ModelError> {
         self.check(hardware)?;
         Simulation::new(self, machine, hardware)?.run()
@@ -175,7 +174,7 @@ struct Descriptor {
 
 #[derive(Copy, Clone)]
 enum Event {
-    /// A group has read what it was reading.
+    /// A group has finished its read.
     Read { group: usize },
     /// The first descriptor of a queue, or the next one after its due time, begins.
     Begin { queue: usize },
@@ -183,7 +182,7 @@ enum Event {
     Copied { queue: usize, descriptor: Descriptor },
 }
 
-/// Where a group is.
+/// The progress of a group.
 #[derive(Clone, Default)]
 struct Progress {
     stage: usize,
@@ -249,7 +248,7 @@ impl<'a> Simulation<'a> {
             size_bytes: bytes as usize,
             turn,
         };
-        let devices = |turn| route.map_or(Vec::new(), |route| route.devices(machine, endpoints(turn)));
+        let devices = |turn| route.map_or(Vec::new(), |route| device_shares(route, machine, endpoints(turn)));
         let mut shares = devices(0);
         let mut turn = 0;
         for chunk in first..chunks {

@@ -1,11 +1,11 @@
 //! Memory behind a hardware cache, such as DDR behind HBM in cache mode.
 //!
-//! The thesis names the mode (Fürst 2024, 2.1) and leaves the comparison with prefetching to others (chapter 7). How such a
-//! cache behaves is therefore **assumed** here, as the simplest one that sits beside memory:
+//! The thesis names the mode (Fürst 2024, 2.1) and leaves the comparison with prefetching to others (chapter 7). The
+//! behaviour of such a cache is therefore **assumed** here:
 //!
 //! - it is direct-mapped, and pages lie anywhere in physical memory ([`hit_share`]);
-//! - a hit reads a line of the cache; a miss finds that out by reading there, too, then reads the line from the memory
-//!   behind, and writes it into the cache;
+//! - a hit reads a line of the cache; a miss reads it too, then reads the line from the memory behind, and writes it into
+//!   the cache;
 //! - nothing is written back, since columns are not written.
 
 use crate::topology::NodeId;
@@ -14,15 +14,15 @@ use super::ModelError;
 use super::hardware::Hardware;
 
 /// Share of reads that hit when `footprint_bytes` at random places are read again and again, in order, through a
-/// direct-mapped cache: a line stays if no other one wants its place, and with evenly spread places that is so with
-/// probability e^(-footprint/cache).
+/// direct-mapped cache. A line stays if no other line has the same place; with evenly spread places the probability is
+/// e^(-footprint/cache).
 pub fn hit_share(footprint_bytes: u64, cache_bytes: u64) -> f64 {
     (-(footprint_bytes as f64) / cache_bytes.max(1) as f64).exp()
 }
 
 impl Hardware {
-    /// The same machine with the memory of `cache` as a cache of `memory`, in which `hit_share` of the reads hit. What
-    /// reads from `memory` reads through the cache.
+    /// The same machine with the memory of `cache` as a cache of `memory`, in which `hit_share` of the reads hit. All
+    /// reads of `memory` go through the cache.
     ///
     /// # Errors
     /// [`ModelError::Node`], [`Unknown`](ModelError::Unknown).
@@ -34,7 +34,7 @@ impl Hardware {
     ) -> Result<Hardware, ModelError> {
         let (memory, cache) = (self.position(memory)?, self.position(cache)?);
         let misses = 1.0 - hit_share.clamp(0.0, 1.0);
-        // Of a byte that is asked for, the memory behind moves those that miss; the cache moves it, and fills those.
+        // For each byte read, the memory behind moves the misses; the cache moves the byte, and the fills of misses.
         let through = |behind: f64, beside: f64| (behind / misses).min(beside / (1.0 + misses));
         let rate = through(self.memory_rate(memory)?, self.memory_rate(cache)?);
         let mut hardware = self.clone();

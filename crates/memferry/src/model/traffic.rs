@@ -9,8 +9,8 @@
 use super::fluid::{Demand, Scratch, max_min};
 use super::hardware::Hardware;
 
-/// How a memory is shared. [`Requesters`](Fairness::Requesters) is what the model uses; the others were tried, and
-/// are kept so that the comparison can be repeated.
+/// The rule by which a memory is shared. The model uses [`Requesters`](Fairness::Requesters); the benchmark `validate`
+/// compares it with the others.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fairness {
@@ -18,19 +18,19 @@ pub enum Fairness {
     /// and between devices.
     #[default]
     Requesters,
-    /// The same, but each memory counts only the threads that read from it: a last one there weighs as much as all.
+    /// The same, but each memory counts only the threads that read from it: a single one there weighs as much as all.
     RequestersByMemory,
     /// Between threads and devices, each counting one.
     Streams,
-    /// In proportion to what each could do alone, as memory that serves requests in their order of arrival would.
+    /// In proportion to the rate of each alone, like memory that serves requests in the order of arrival.
     Windows,
 }
 
 /// The mover of a stream's bytes.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Mover {
-    /// So many threads on the CPUs of a node, all of this speed against the others there; with a core for each they
-    /// get at most `rate_max` done, together.
+    /// Threads on the CPUs of a node, with their speed relative to the others there. With a core for each, they process at
+    /// most `rate_max` together.
     Cpus { node: usize, threads_count: f64, speed: f64, rate_max: f64 },
     /// A device.
     Device(usize),
@@ -47,7 +47,7 @@ struct Stream<T> {
 /// Streams and timers, and the time.
 pub(super) struct Traffic<T> {
     capacities: Vec<f64>,
-    /// Resource of a way; `None` where it limits nothing.
+    /// Resource of a way; `None` if it limits nothing.
     ways: Vec<Vec<Option<usize>>>,
     write_ways: Vec<Vec<Option<usize>>>,
     devices_begin: usize,
@@ -60,7 +60,7 @@ pub(super) struct Traffic<T> {
     rates: Vec<f64>,
     /// Of each node's CPUs: weight of its threads.
     cpus_weights: Vec<f64>,
-    /// `[memory * (nodes + 1) + requester]`: weight of what a requester has there; devices come last.
+    /// `[memory * (nodes + 1) + requester]`: weight of a requester's streams there; devices come last.
     requesters: Vec<f64>,
     scratch: Scratch,
     is_stale: bool,
@@ -121,7 +121,7 @@ impl<T: Copy> Traffic<T> {
         self.push(mover, memory, demand, bytes, tag);
     }
 
-    /// Somebody copies from one memory to another.
+    /// Cores or a device copy from one memory to another.
     pub(super) fn copy(&mut self, mover: Mover, source: usize, target: usize, bytes: f64, tag: T) {
         let mut demand = Demand::new().uses(source, 1.0).uses(target, 1.0);
         match mover {

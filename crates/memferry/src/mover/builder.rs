@@ -93,7 +93,7 @@ impl fmt::Debug for MoverBuilder {
 mod tests {
     use super::*;
     use crate::copy_method::CopyMethod;
-    use crate::topology::Measured;
+    use crate::topology::measured::Measured;
 
     #[test]
     fn a_mover_uses_the_measured_copy_methods_of_its_machine() {

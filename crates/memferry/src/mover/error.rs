@@ -51,7 +51,7 @@ pub enum CopyError {
     /// The engine dropped the copy without executing it, or a panic interrupted it.
     #[error("the engine abandoned the copy; retry it")]
     Abandoned,
-    /// A [`Faulty`](super::Faulty) engine injected a failure.
+    /// An engine of a test injected a failure.
     #[error("the copy failed because a fault was injected; retry it")]
     Injected,
 }

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) use memferry_dsa::internals::driver::{BATCH_LEN_MAX, BATCHED_BYTES_MAX, least_loaded};
 
-use crate::model::{Hardware, Offload};
+use crate::model::hardware::Hardware;
+use crate::model::offload::Offload;
 use crate::topology::Machine;
 
 /// The part of the last-level cache that a device's writes may fill: two of its 15 or 16 ways. Beyond it they evict each

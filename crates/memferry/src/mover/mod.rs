@@ -28,11 +28,39 @@
 //! **Back-pressure.** Submitting never blocks. Engines have bounded queues and answer [`Refusal::Full`]. If every engine
 //! refuses a small copy, the calling thread does it, which takes tens of microseconds. A large copy waits in a CPU
 //! engine's queue beyond the limit: its entry takes a hundred bytes, and its buffers take more than
-//! [`INLINE_BYTES_MAX`] anyway. Both cases are counted. [`Mover::try_start`] hands such copies back instead.
+//! 256 KiB anyway. Both cases are counted. [`Mover::try_start`] hands such copies back instead.
 //!
 //! **Other operations** ([`Mover::run`], [`Mover::replicate`]) go the same way to engines that support them, and are not
 //! split. [`Mover::drain`] waits for all of them. Small ones are best submitted together ([`Mover::batch`]). The mover's
 //! own decisions follow published advice (`guidelines`).
+//!
+//! A mover with engines and rules of your own choice:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! use memferry::mover::{Consumer, CopyMethods, CopyOptions, CpuEngine, CpuOptions, Guidelines, Ordered, Route};
+//! use memferry::{Machine, Mover};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let machine = Arc::new(Machine::discover()?);
+//! let cores = CpuOptions { workers_count: 2, methods: CopyMethods::default(), ..CpuOptions::default() };
+//! let engine = CpuEngine::new(&machine, cores)?;
+//! let mover = Mover::builder(machine.clone())
+//!     .engine(Arc::new(engine)) // or a DsaEngine
+//!     .route(Route::All)
+//!     .guidelines(Guidelines { offload_bytes_min: 4096, ..Guidelines::of(&machine) })
+//!     .build()?;
+//!
+//! // Up to 32 copies in flight, returned in the order of submission.
+//! let options = CopyOptions { consumer: Consumer::CoresSoon, ..CopyOptions::default() };
+//! let mut pipeline = Ordered::new(mover.clone(), 32, options)?;
+//! pipeline.submit(vec![7_u8; 1 << 20], vec![0_u8; 1 << 20]).expect("there is room");
+//! let (source, target, _) = pipeline.retire_wait().expect("one copy")?;
+//! assert_eq!(source, target);
+//! assert!(mover.stats().engines.iter().all(|engine| engine.errors == 0));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! **Forks.** A mover works in a forked child: its engines start threads and open queues on the child's first copy.
 //! Copies in flight at the fork belong to the parent; in the child they complete with [`CopyError::Forked`].
@@ -40,7 +68,7 @@
 #[allow(unsafe_code)]
 mod batch;
 mod builder;
-mod engine;
+pub(crate) mod engine;
 mod error;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod guidelines;
@@ -50,7 +78,8 @@ mod ordered;
 #[allow(unsafe_code)]
 mod replicate;
 mod request;
-mod schedule;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod schedule;
 #[allow(unsafe_code)]
 mod scope;
 mod stats;
@@ -66,20 +95,16 @@ pub(crate) use request::{Epoch, Epochs};
 use schedule::Scheduler;
 
 pub use crate::copy_method::{CopyMethod, CopyMethods};
-pub use crate::route::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN, Share};
+pub use crate::route::{EngineKind, Route};
 pub use batch::Batch;
 pub use builder::MoverBuilder;
-pub use engine::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Faults, Faulty, Refusal, Rejected};
+pub use engine::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use guidelines::{Consumer, Guidelines, Move};
-pub use ordered::{Full, Ordered};
-pub use request::{
-    CopyOptions, CopyReport, Operation, OperationError, OperationResult, RawRequest, Transfer, TransferError,
-    TransferResult,
-};
-pub use schedule::INLINE_BYTES_MAX;
+pub use ordered::Ordered;
+pub use request::{CopyOptions, CopyReport, Operation, OperationError, RawRequest, Transfer};
 pub use scope::{Scope, ScopedCopy, ScopedOperation};
-pub use stats::{EngineStats, Latencies, LatencyBucket, MoverStats};
+pub use stats::{EngineStats, Latencies, MoverStats};
 
 /// Copies memory with its engines. Clones are handles to the same mover.
 ///

@@ -19,7 +19,10 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::ready;
 
-use super::{CopyOptions, Mover, MoverError, Transfer, TransferResult};
+use super::{CopyOptions, CopyReport, Mover, MoverError, OperationError, Transfer};
+
+/// The result of a transfer.
+type Retired<S, T> = Result<(S, T, CopyReport), OperationError<(S, T)>>;
 
 /// A bounded pipeline of copies that keeps their order.
 ///
@@ -30,14 +33,6 @@ pub struct Ordered<S, T> {
     options: CopyOptions,
     len_max: usize,
     line: Line<S, T>,
-}
-
-/// The error of a full pipeline, with the submitted buffers.
-pub struct Full<S, T> {
-    /// The source.
-    pub source: S,
-    /// The target.
-    pub target: T,
 }
 
 impl<S, T> Ordered<S, T>
@@ -61,10 +56,10 @@ where
     /// Starts a copy from `source` to `target` as the newest.
     ///
     /// # Errors
-    /// [`Full`], with the buffers: retire something first.
-    pub fn submit(&mut self, source: S, target: T) -> Result<(), Full<S, T>> {
+    /// The buffers, if the pipeline is full: retire something first.
+    pub fn submit(&mut self, source: S, target: T) -> Result<(), (S, T)> {
         if self.room() == 0 {
-            return Err(Full { source, target });
+            return Err((source, target));
         }
         self.line.push(self.mover.copy(source, target, self.options));
         Ok(())
@@ -84,21 +79,21 @@ where
 
 impl<S, T> Ordered<S, T> {
     /// Retires the oldest copy if it is done. Never blocks.
-    pub fn retire(&mut self) -> Option<TransferResult<S, T>> {
+    pub fn retire(&mut self) -> Option<Retired<S, T>> {
         self.line.retire()
     }
 
     /// Waits for the oldest copy and retires it. `None` if there is none.
     ///
     /// Blocks the thread; asynchronous code calls [`next`](Ordered::next).
-    pub fn retire_wait(&mut self) -> Option<TransferResult<S, T>> {
+    pub fn retire_wait(&mut self) -> Option<Retired<S, T>> {
         self.line.retire_wait()
     }
 
     /// Awaits the oldest copy and retires it. `None` if there is none.
     ///
     /// Cancel: the copy stays the oldest.
-    pub async fn next(&mut self) -> Option<TransferResult<S, T>> {
+    pub async fn next(&mut self) -> Option<Retired<S, T>> {
         self.line.next().await
     }
 
@@ -132,18 +127,18 @@ impl<S, T> Line<S, T> {
         self.0.push_back(transfer);
     }
 
-    pub(super) fn retire(&mut self) -> Option<TransferResult<S, T>> {
+    pub(super) fn retire(&mut self) -> Option<Retired<S, T>> {
         if !self.0.front()?.is_done() {
             return None;
         }
         self.retire_wait()
     }
 
-    pub(super) fn retire_wait(&mut self) -> Option<TransferResult<S, T>> {
+    pub(super) fn retire_wait(&mut self) -> Option<Retired<S, T>> {
         self.0.pop_front().map(Transfer::wait)
     }
 
-    pub(super) async fn next(&mut self) -> Option<TransferResult<S, T>> {
+    pub(super) async fn next(&mut self) -> Option<Retired<S, T>> {
         poll_fn(|context| {
             let Some(oldest) = self.0.front_mut() else { return None.into() };
             let outcome = ready!(Pin::new(oldest).poll(context));
@@ -162,17 +157,3 @@ impl<S, T> fmt::Debug for Ordered<S, T> {
             .finish_non_exhaustive()
     }
 }
-
-impl<S, T> fmt::Debug for Full<S, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Full").finish_non_exhaustive()
-    }
-}
-
-impl<S, T> fmt::Display for Full<S, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the pipeline is full; retire a copy, then submit again")
-    }
-}
-
-impl<S, T> std::error::Error for Full<S, T> {}

@@ -1,6 +1,6 @@
 //! Routes: the engines of a copy. Pure functions, so that the routes of any machine can be computed.
 //!
-//! [`Route::first`] chooses the engine of a small copy, without allocation. [`Route::shares`] (`share.rs`) chooses the
+//! [`first_engine`] chooses the engine of a small copy, without allocation. [`engine_shares`] (`share.rs`) chooses the
 //! engines of a large one, each with its bytes.
 
 mod adaptive;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::topology::{Machine, NodeId};
 
-pub use share::{SHARE_BYTES_MIN, Share};
+pub use share::{SHARE_BYTES_MIN, Share, device_shares, engine_shares};
 
 /// The hardware that an engine copies with.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -102,20 +102,25 @@ impl Route {
             Route::Adaptive => "adaptive",
         }
     }
+}
 
-    /// The index in `sites` of the engine for a copy that is not split; `None` without engines.
-    ///
-    /// Nodes that the machine does not have count as unknown.
-    pub fn first(self, machine: &Machine, sites: &[EngineSite], endpoints: Endpoints) -> Option<usize> {
-        let ends = match self {
-            _ if sites.is_empty() => return None,
-            Route::RoundRobin => return Some(endpoints.turn % sites.len()),
-            Route::Smart => [endpoints.target_node, endpoints.source_node],
-            _ => [endpoints.source_node, endpoints.target_node],
-        };
-        let home = ends.into_iter().find_map(|node| home(machine, node));
-        (0..sites.len()).min_by_key(|&index| distance(machine, sites[index].node, home))
-    }
+/// The index in `sites` of the engine for a copy that is not split; `None` without engines.
+///
+/// Nodes that the machine does not have count as unknown.
+pub fn first_engine(
+    route: Route,
+    machine: &Machine,
+    sites: &[EngineSite],
+    endpoints: Endpoints,
+) -> Option<usize> {
+    let ends = match route {
+        _ if sites.is_empty() => return None,
+        Route::RoundRobin => return Some(endpoints.turn % sites.len()),
+        Route::Smart => [endpoints.target_node, endpoints.source_node],
+        _ => [endpoints.source_node, endpoints.target_node],
+    };
+    let home = ends.into_iter().find_map(|node| home(machine, node));
+    (0..sites.len()).min_by_key(|&index| distance(machine, sites[index].node, home))
 }
 
 /// The node with the CPUs that `node` belongs to; `None` if the machine does not have it.

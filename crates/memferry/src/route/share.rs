@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Endpoints, EngineKind, EngineSite, Route, adaptive, distance, home, socket};
+use super::{Endpoints, EngineKind, EngineSite, Route, adaptive, distance, first_engine, home, socket};
 use crate::topology::{Machine, NodeId};
 
 /// No share is smaller: below 1 MiB the cost of a submission shows.
@@ -21,41 +21,44 @@ pub struct Share {
     pub bytes: Range<usize>,
 }
 
-impl Route {
-    /// The engines that take part in a copy, the one at the source first, each with its bytes.
-    ///
-    /// The shares are contiguous. If a share would be below [`SHARE_BYTES_MIN`], only the first engines get one. Empty only
-    /// if `sites` is.
-    ///
-    /// Nodes that the machine does not have count as unknown. A copy with one known node counts as one within that node;
-    /// without known nodes every engine is equally near. A machine without known sockets counts as one socket.
-    pub fn shares(self, machine: &Machine, sites: &[EngineSite], endpoints: Endpoints) -> Vec<Share> {
-        let shares_max = endpoints.size_bytes / SHARE_BYTES_MIN;
-        let engines = if shares_max < 2 || matches!(self, Route::Single | Route::RoundRobin) {
-            self.first(machine, sites, endpoints).into_iter().collect()
-        } else {
-            let mut engines = Sites::new(machine, sites, endpoints).of(self, endpoints);
-            engines.truncate(shares_max);
-            engines
-        };
-        split(endpoints.size_bytes, &engines)
-    }
+/// The engines that take part in a copy, the one at the source first, each with its bytes.
+///
+/// The shares are contiguous. If a share would be below [`SHARE_BYTES_MIN`], only the first engines get one. Empty only
+/// if `sites` is.
+///
+/// Nodes that the machine does not have count as unknown. A copy with one known node counts as one within that node;
+/// without known nodes every engine is equally near. A machine without known sockets counts as one socket.
+pub fn engine_shares(
+    route: Route,
+    machine: &Machine,
+    sites: &[EngineSite],
+    endpoints: Endpoints,
+) -> Vec<Share> {
+    let shares_max = endpoints.size_bytes / SHARE_BYTES_MIN;
+    let engines = if shares_max < 2 || matches!(route, Route::Single | Route::RoundRobin) {
+        first_engine(route, machine, sites, endpoints).into_iter().collect()
+    } else {
+        let mut engines = Sites::new(machine, sites, endpoints).of(route, endpoints);
+        engines.truncate(shares_max);
+        engines
+    };
+    split(endpoints.size_bytes, &engines)
+}
 
-    /// The [`shares`](Route::shares) of a machine's accelerators, for plans. Indices are those of
-    /// [`Machine::accelerators`].
-    ///
-    /// If the rates of some are known, those of unknown rate take no part: a calibration could not use them.
-    pub fn devices(self, machine: &Machine, endpoints: Endpoints) -> Vec<Share> {
-        let devices = machine.accelerators();
-        let is_any_known = devices.iter().any(|device| device.bytes_per_s_max.is_some());
-        let indices = (0..devices.len())
-            .filter(|&index| !is_any_known || devices[index].bytes_per_s_max.is_some())
-            .collect::<Vec<_>>();
-        let site = |&index: &usize| EngineSite { kind: EngineKind::Dsa, node: devices[index].node };
-        let sites: Vec<_> = indices.iter().map(site).collect();
-        let shares = self.shares(machine, &sites, endpoints).into_iter();
-        shares.map(|share| Share { engine: indices[share.engine], ..share }).collect()
-    }
+/// The [`engine_shares`] of a machine's accelerators, for plans. Indices are those of
+/// [`Machine::accelerators`].
+///
+/// If the rates of some are known, those of unknown rate take no part: a calibration could not use them.
+pub fn device_shares(route: Route, machine: &Machine, endpoints: Endpoints) -> Vec<Share> {
+    let devices = machine.accelerators();
+    let is_any_known = devices.iter().any(|device| device.bytes_per_s_max.is_some());
+    let indices = (0..devices.len())
+        .filter(|&index| !is_any_known || devices[index].bytes_per_s_max.is_some())
+        .collect::<Vec<_>>();
+    let site = |&index: &usize| EngineSite { kind: EngineKind::Dsa, node: devices[index].node };
+    let sites: Vec<_> = indices.iter().map(site).collect();
+    let shares = engine_shares(route, machine, &sites, endpoints).into_iter();
+    shares.map(|share| Share { engine: indices[share.engine], ..share }).collect()
 }
 
 /// Divides a copy into equal shares.
@@ -84,7 +87,7 @@ impl<'a> Sites<'a> {
     fn of(&self, route: Route, endpoints: Endpoints) -> Vec<usize> {
         match route {
             Route::Single | Route::RoundRobin => {
-                route.first(self.machine, self.sites, endpoints).into_iter().collect()
+                first_engine(route, self.machine, self.sites, endpoints).into_iter().collect()
             }
             Route::PushPull => self.push_pull(),
             Route::Smart if !self.is_within_socket() => self.push_pull(),

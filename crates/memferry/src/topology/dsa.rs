@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 
 use memferry_dsa::internals::system::{Files, Owner};
 
-use super::Tree;
-use super::tree::FILE_BYTES_MAX;
+use super::tree::{FILE_BYTES_MAX, Tree};
 
 /// The files of a tree as a read-only source for [`memferry_dsa::system`].
 ///
 /// ```
-/// use memferry::topology::{DsaFiles, Recording};
+/// use memferry::internals::{DsaFiles, Recording};
 /// use memferry_dsa::system::SystemState;
 ///
 /// let mut recording = Recording::new();

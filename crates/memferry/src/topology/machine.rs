@@ -7,8 +7,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::parameter::{Fact, Parameter};
 use super::profile::{self, Figure, Placeholders};
-use super::{Directory, NodeSet, Parameter, Recording, TopologyError, Tree, meminfo, sysfs};
+use super::recording::Recording;
+use super::tree::Directory;
+#[cfg(feature = "internals")]
+use super::tree::Tree;
+use super::{NodeSet, TopologyError, meminfo, sysfs};
 use crate::copy_method::CopyMethods;
 
 /// The kernel's number of a NUMA node. Numbers need not be dense.
@@ -169,20 +174,6 @@ impl NumaBalancing {
     }
 }
 
-/// A published figure of a machine that no other type holds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Fact {
-    /// Its name.
-    pub name: String,
-    /// Its value.
-    pub value: f64,
-    /// Its unit.
-    pub unit: String,
-    /// Its source.
-    pub source: String,
-}
-
 /// A machine: nodes, links between them, and accelerators.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Machine {
@@ -207,7 +198,7 @@ pub struct Machine {
     pub(super) is_demotion_enabled: Option<bool>,
     pub(super) facts: Vec<Fact>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) parameters: Vec<Parameter>,
+    pub(crate) parameters: Vec<Parameter>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) copy_methods: Option<Figure<CopyMethods>>,
     /// Short name of a publication and its full name.
@@ -227,16 +218,16 @@ impl Machine {
         sysfs::read(&Directory::new("/"), Origin::Discovered)
     }
 
-    /// A recorded machine: a directory with `sys` and `proc` in it, or the JSON file of a [`Recording`].
+    /// A recorded machine: a directory with `sys` and `proc` in it, or the JSON file that `memferry topology --record` writes.
     ///
     /// # Errors
     /// Those of [`discover`](Machine::discover), and [`TopologyError::Recording`].
     pub fn discover_at(path: impl AsRef<Path>) -> Result<Machine, TopologyError> {
         let path = path.as_ref();
         match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => Machine::discover_in(&Directory::new(path)),
+            Ok(metadata) if metadata.is_dir() => sysfs::read(&Directory::new(path), Origin::Recorded),
             // Its error describes a path that is neither.
-            _ => Machine::discover_in(&Recording::open(path)?),
+            _ => sysfs::read(&Recording::open(path)?, Origin::Recorded),
         }
     }
 
@@ -244,6 +235,7 @@ impl Machine {
     ///
     /// # Errors
     /// Those of [`discover`](Machine::discover).
+    #[cfg(feature = "internals")]
     pub fn discover_in(tree: &dyn Tree) -> Result<Machine, TopologyError> {
         sysfs::read(tree, Origin::Recorded)
     }
@@ -262,6 +254,7 @@ impl Machine {
     ///
     /// # Errors
     /// Those of [`from_profile`](Machine::from_profile).
+    #[cfg(feature = "internals")]
     pub fn from_profile_with_placeholders(name_or_path: &str) -> Result<Machine, TopologyError> {
         profile::open(name_or_path, Placeholders::Used)
     }
@@ -312,6 +305,7 @@ impl Machine {
     }
 
     /// The source of this description.
+    #[cfg(feature = "internals")]
     pub fn origin(&self) -> Origin {
         self.origin
     }
@@ -386,18 +380,20 @@ impl Machine {
     }
 
     /// Published figures beyond nodes and links; only profiles have them.
+    #[cfg(feature = "internals")]
     pub fn facts(&self) -> &[Fact] {
         &self.facts
     }
 
     /// Parameters for models, each with its basis; only profiles have them.
+    #[cfg(feature = "internals")]
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// The parameter of that name.
-    pub fn parameter(&self, name: &str) -> Option<&Parameter> {
-        self.parameters.iter().find(|parameter| parameter.name == name)
+    /// The value of a parameter for models, such as `core_mb_per_s`; only calibrated and published machines have them.
+    pub fn parameter(&self, name: &str) -> Option<f64> {
+        self.parameters.iter().find(|parameter| parameter.name == name).map(|parameter| parameter.value)
     }
 
     /// The fastest copy methods of its cores, if measured; only profiles have them.
@@ -405,8 +401,8 @@ impl Machine {
         self.copy_methods.as_ref().map(|figure| figure.value)
     }
 
-    /// The publications of its figures: short name, as in the sources of [`facts`](Machine::facts), and full name; only
-    /// profiles have them.
+    /// The publications of its figures: short name and full name; only profiles have them.
+    #[cfg(feature = "internals")]
     pub fn references(&self) -> &BTreeMap<String, String> {
         &self.references
     }

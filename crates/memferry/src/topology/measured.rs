@@ -1,8 +1,9 @@
 //! Measurements of a machine, and its profile as text.
 
-use super::machine::{Fact, Link, Machine, NodeId};
+use super::machine::{Link, Machine, NodeId};
+use super::parameter::{Fact, Parameter};
 use super::profile::{Figure, Matrix, Profile, ProfileAccelerator, ProfileNode};
-use super::{Parameter, TopologyError, list};
+use super::{TopologyError, list};
 use crate::copy_method::CopyMethods;
 
 /// Measurements of a machine.
@@ -117,7 +118,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Basis;
+    use super::super::parameter::Basis;
     use super::*;
     use crate::copy_method::CopyMethod;
 
@@ -158,11 +159,7 @@ mod tests {
         let link = again.link(NodeId(0), NodeId(8));
         assert_eq!((link.read_bytes_per_s, link.read_latency_ns), (Some(1_234_567_000), Some(99.5)));
         assert_eq!(link.distance, before);
-        assert_eq!(
-            again.parameter("core_mb_per_s").unwrap().value,
-            12_500.5,
-            "in the place of the published one"
-        );
+        assert_eq!(again.parameter("core_mb_per_s"), Some(12_500.5), "in the place of the published one");
     }
 
     #[test]

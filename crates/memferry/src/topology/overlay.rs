@@ -123,7 +123,8 @@ fn misfit_of(own: &Node, lent: &Node) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Measured, Parameter};
+    use super::super::measured::Measured;
+    use super::super::parameter::Parameter;
     use super::*;
     use crate::copy_method::{CopyMethod, CopyMethods};
 
@@ -135,7 +136,7 @@ mod tests {
     fn bare() -> Machine {
         let mut bare = xeon_max();
         bare.name = "here".to_owned();
-        bare.origin = super::super::Origin::Discovered;
+        bare.origin = super::super::machine::Origin::Discovered;
         bare.parameters.clear();
         bare.facts.clear();
         bare.references.clear();

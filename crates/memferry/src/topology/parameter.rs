@@ -36,6 +36,20 @@ pub struct Parameter {
     pub source: String,
 }
 
+/// A published figure of a machine that no other type holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fact {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// Its source.
+    pub source: String,
+}
+
 impl Parameter {
     /// An assumed parameter, with the reason.
     pub fn assumed(name: &str, value: f64, why: &str) -> Parameter {

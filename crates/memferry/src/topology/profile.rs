@@ -1,14 +1,12 @@
 //! Machine profiles: `machines/*.json`.
 //!
-//! A profile holds figures, each with the place it was taken from ([`Figure`]), which begins with one of the
-//! profile's `references`; what nobody has published is null. Rates are in 10^6 bytes per second, as the
-//! papers print them, and matrices have a row per initiator and a column per target, in the order of `nodes`.
-//! What models use beyond that are its `parameters`, which say whether they are published, measured, calibrated
-//! or assumed ([`Parameter`]).
+//! A profile has figures, each with its source ([`Figure`]), which begins with one of the profile's `references`. An
+//! unpublished figure is null. Rates are in 10^6 bytes per second, like in the papers. Matrices have a row per initiator
+//! and a column per target, in the order of `nodes`. `parameters` are further figures for models, each published,
+//! measured, calibrated or assumed ([`Parameter`]).
 //!
-//! An emulated machine needs a figure everywhere. Those that nobody has published are `placeholders`: values of
-//! ours, kept apart, which only [`Machine::from_profile_with_placeholders`] reads, and only where a published
-//! one is missing. Planning never sees them.
+//! An emulated machine needs every figure. The section `placeholders` has values of ours for unpublished ones. Only
+//! `Machine::from_profile_with_placeholders` reads them; planning does not.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,9 +15,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
+use super::machine::{Accelerator, Link, Machine, Node, NodeId, Origin, Tier};
+use super::parameter::{Basis, Fact, Parameter};
 use super::sysfs::NODES_MAX;
-use super::{Basis, Parameter, TopologyError, list};
+use super::{TopologyError, list};
 use crate::copy_method::CopyMethods;
 
 macro_rules! built_in {
@@ -43,7 +42,7 @@ pub(super) fn names() -> Vec<&'static str> {
     BUILT_IN.iter().map(|&(name, _)| name).collect()
 }
 
-/// Whether the figures of ours stand in for those that nobody has published.
+/// Whether placeholders replace unpublished figures.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(super) enum Placeholders {
     Ignored,
@@ -66,11 +65,11 @@ pub(super) fn open(name_or_path: &str, placeholders: Placeholders) -> Result<Mac
     parse(name_or_path, &text, placeholders)
 }
 
-/// The machine with the most nodes that Linux can have takes less.
+/// Limit of a file. A machine with the most nodes that Linux supports takes less.
 const PROFILE_BYTES_MAX: u64 = 64 << 20;
 
 fn read(path: &Path) -> io::Result<String> {
-    // Opening a pipe would wait for somebody to write to it.
+    // Opening a pipe would wait for a writer.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is no file"));
     }
@@ -82,7 +81,7 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// `file` is what errors call it.
+/// Parses a profile. `file` is its name in errors.
 pub(super) fn parse(file: &str, text: &str, placeholders: Placeholders) -> Result<Machine, TopologyError> {
     let profile: Profile = serde_json::from_str(text)
         .map_err(|source| TopologyError::Profile { name: file.to_owned(), source })?;
@@ -105,21 +104,21 @@ pub(super) struct Profile {
     pub(super) write_latency_ns: Option<Figure<Matrix<f64>>>,
     pub(super) accelerators: Option<Figure<Vec<ProfileAccelerator>>>,
     pub(super) facts: Vec<Fact>,
-    /// What models use beyond nodes and links.
+    /// Figures for models, beyond nodes and links.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) parameters: Vec<Parameter>,
-    /// How its cores copy best.
+    /// The fastest copy methods of its cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) copy_methods: Option<Figure<CopyMethods>>,
-    /// Nodes that the machine could have and that are not online.
+    /// Possible nodes that are not online.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) offline: Vec<NodeId>,
-    /// Only files that people write have them.
+    /// Only in files written by hand.
     #[serde(skip_serializing)]
     pub(super) placeholders: Option<ProfilePlaceholders>,
 }
 
-/// Values of ours for what nobody has published, in the shapes of the published ones.
+/// Values of ours for unpublished figures, in the shapes of the published ones.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProfilePlaceholders {
@@ -133,7 +132,7 @@ pub(super) struct ProfilePlaceholders {
     write_latency_ns: Option<Matrix<f64>>,
 }
 
-/// A value and where it was taken from.
+/// A value and its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Figure<T> {
@@ -166,7 +165,7 @@ pub(super) struct ProfileAccelerator {
 }
 
 impl Profile {
-    /// `file` is what errors call it.
+    /// Parses a profile. `file` is its name in errors.
     fn into_machine(self, file: &str, placeholders: Placeholders) -> Result<Machine, TopologyError> {
         let wrong = |what: String| TopologyError::Contradiction { machine: file.to_owned(), what };
         self.check_sources().map_err(wrong)?;
@@ -203,7 +202,7 @@ impl Profile {
         published.fill(&mut links, "").map_err(wrong)?;
         let mut placeholder = self.placeholder;
         if let Some(ours) = self.placeholders {
-            // Into copies first: what is wrong with them is said whether or not they are asked for.
+            // Into copies first: errors in placeholders are reported even if they are not used.
             let (mut ours_nodes, mut ours_links) = (nodes.clone(), links.clone());
             let why = ours.apply(&mut ours_nodes, &mut ours_links).map_err(wrong)?;
             if placeholders == Placeholders::Used {
@@ -257,7 +256,7 @@ impl Profile {
             ("copy_methods", source(&self.copy_methods)),
         ];
         let facts = self.facts.iter().map(|fact| (fact.name.as_str(), Some(fact.source.as_str())));
-        // What is assumed has no publication; its source says why.
+        // An assumed parameter has no publication; its source gives the reason.
         let parameters = (self.parameters.iter())
             .filter(|parameter| matches!(parameter.basis, Basis::Published | Basis::Calibrated))
             .map(|parameter| (parameter.name.as_str(), Some(parameter.source.as_str())));
@@ -286,7 +285,7 @@ impl From<ProfileAccelerator> for Accelerator {
 }
 
 impl ProfilePlaceholders {
-    /// Fills what is missing, and says why it was made up.
+    /// Fills missing figures. Returns the reason for the values.
     fn apply(self, nodes: &mut [Node], links: &mut [Vec<Link>]) -> Result<String, String> {
         if self.why.trim().is_empty() {
             return Err("its placeholders do not say why they are what they are".into());
@@ -323,7 +322,7 @@ struct Matrices {
 }
 
 impl Matrices {
-    /// Writes the figures into the links, where there is none yet. `whose` is what errors begin with.
+    /// Writes figures into links that have none. Errors begin with `whose`.
     fn fill(self, links: &mut [Vec<Link>], whose: &str) -> Result<(), String> {
         let distance = |link: &mut Link, distance| link.distance = link.distance.or(Some(distance));
         fill(links, &format!("{whose}distances"), self.distances, distance)?;
@@ -355,7 +354,7 @@ impl Matrices {
     }
 }
 
-/// Writes a matrix into the links. `name` is what errors call it.
+/// Writes a matrix into the links. `name` is its name in errors.
 fn fill<T>(
     links: &mut [Vec<Link>],
     name: &str,

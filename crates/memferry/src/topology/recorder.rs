@@ -1,18 +1,101 @@
-//! Takes those files of a machine into a recording that are of use.
+//! Records the files of a machine.
 //!
-//! Which those are is written out here rather than found by watching the reader: a machine whose files make
-//! the reader give up is the one that somebody should see. That nothing is forgotten is what the tests
-//! compare.
+//! The files are listed here instead of observed during reading: a recording is most useful of a machine that the reader
+//! refuses. Tests check that the list is complete.
 
 use std::path::Path;
 
-use super::TopologyError;
-use super::recording::{Recording, is_path};
-use super::sysfs::{self, CGROUPS, CPUS, DAX, DSA, NODES, NUMA, TIERS, WEIGHTS};
-use super::sysfs::{DSA_DRIVERS, DSA_FILES, DSA_PARAMETERS};
-use super::tree::{Files, Tree};
+use memferry_dsa::internals::system::Owner;
 
-pub(super) fn record(tree: &dyn Tree) -> Result<Recording, TopologyError> {
+use super::TopologyError;
+use super::recording::{CharacterDevice, Entry, Link, Recording, is_path};
+use super::sysfs::{self, CGROUPS, CPUS, DAX, DSA, NODES, NUMA, TIERS, WEIGHTS};
+use super::tree::{Directory, Files, Tree};
+
+const DSA_DRIVERS: &str = "sys/bus/dsa/drivers";
+/// The parameters of its module, such as `sva`.
+const DSA_PARAMETERS: &str = "sys/module/idxd/parameters";
+/// The character devices of its work queues.
+const DSA_FILES: &str = "dev/dsa";
+const HOST_NAME: &str = "proc/sys/kernel/hostname";
+
+impl Recording {
+    /// An empty recording.
+    pub fn new() -> Recording {
+        Recording::default()
+    }
+
+    /// Records the tree below `root`; `/` is this machine.
+    ///
+    /// It takes all small text attributes of DSA devices, except unreadable ones. The recording contains the host name and
+    /// the path of this process' cgroup, which may contain a user id and the name of a program. If there is a DSA, it also
+    /// contains the user, the groups and the capabilities of this process, which decide what it may open.
+    ///
+    /// # Errors
+    /// [`TopologyError::Read`] for a required file that is unreadable. Contradicting files are recorded as they are.
+    pub fn of(root: impl AsRef<Path>) -> Result<Recording, TopologyError> {
+        record(&Directory::new(root.as_ref()))
+    }
+
+    /// This recording with another host name.
+    pub fn with_name(mut self, name: &str) -> Recording {
+        self.insert(HOST_NAME, &format!("{name}\n"));
+        self
+    }
+
+    /// Inserts a file, with the directories it needs. Replaces existing and conflicting ones.
+    ///
+    /// # Panics
+    /// If `path` is not relative, or has `.` or `..` in it.
+    pub fn insert(&mut self, path: &str, text: &str) {
+        self.put(path, Entry::Text(text.to_owned()));
+    }
+
+    /// Inserts a symbolic link, like [`insert`](Recording::insert) a file.
+    ///
+    /// # Panics
+    /// Those of [`insert`](Recording::insert).
+    pub fn insert_link(&mut self, path: &str, target: &str) {
+        self.put(path, Entry::Link(Link { link: target.to_owned() }));
+    }
+
+    /// Inserts the character device of a work queue, like [`insert`](Recording::insert) a file.
+    ///
+    /// # Panics
+    /// Those of [`insert`](Recording::insert).
+    pub fn insert_owner(&mut self, path: &str, owner: Owner) {
+        let Owner { mode, user, group, .. } = owner;
+        self.put(path, Entry::Device(CharacterDevice { mode, user, group }));
+    }
+
+    /// Removes a file, a link, or a directory with its content. Returns whether it existed.
+    pub fn remove(&mut self, path: &str) -> bool {
+        let count = self.entries.len();
+        let below = format!("{path}/");
+        self.entries.retain(|at, _| at != path && !at.starts_with(&below));
+        self.entries.len() < count
+    }
+
+    /// The text of the file with exactly this path.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        match self.entries.get(path) {
+            Some(Entry::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn put(&mut self, path: &str, entry: Entry) {
+        assert!(is_path(path), "{path:?} is not a path below a root");
+        let below = format!("{path}/");
+        self.entries.retain(|at, _| {
+            let around = path.strip_prefix(at.as_str()).is_some_and(|rest| rest.starts_with('/'));
+            !around && !at.starts_with(&below)
+        });
+        self.entries.insert(path.to_owned(), entry);
+    }
+}
+
+fn record(tree: &dyn Tree) -> Result<Recording, TopologyError> {
     let mut recorder = Recorder { files: Files::new(tree), recording: Recording::new() };
     recorder.nodes()?;
     recorder.cpus()?;
@@ -24,7 +107,7 @@ pub(super) fn record(tree: &dyn Tree) -> Result<Recording, TopologyError> {
     Ok(recorder.recording)
 }
 
-/// Copies files, a subsystem at a time. What the reader would report as broken is copied as it is.
+/// Copies files, one subsystem after another. Invalid content is copied as it is.
 struct Recorder<'a> {
     files: Files<'a>,
     recording: Recording,
@@ -47,8 +130,7 @@ impl Recorder<'_> {
                 for initiator in self.files.numbered(&directory, "node")? {
                     let link = format!("{directory}/node{initiator}");
                     let target = self.files.link(&link);
-                    // In a copied tree it may have become an empty directory, which a recording does not
-                    // have.
+                    // In a copied tree it may be an empty directory, which a recording cannot have.
                     let target = target.unwrap_or(format!("../../../node{initiator}"));
                     self.recording.insert_link(&link, &target);
                 }
@@ -87,14 +169,14 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Devices, and as they have them their groups, engines and work queues; drivers, and who may use a queue.
+    /// Devices with their groups, engines and work queues; drivers; owners of queues.
     fn dsa(&mut self) -> Outcome {
         for name in self.files.entries(DSA)? {
             let device = self.device(DSA, &name);
             self.copy_attributes(&device);
         }
         for driver in self.files.entries(DSA_DRIVERS)? {
-            // They can only be written; that they are there says that the driver is.
+            // They are write-only. Their presence shows that the driver is loaded.
             for file in ["bind", "unbind"] {
                 self.recording.insert(&format!("{DSA_DRIVERS}/{driver}/{file}"), "");
             }
@@ -125,10 +207,10 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// What this process may use.
+    /// The limits of this process.
     fn limits(&mut self) -> Outcome {
         if let Some(status) = self.files.optional("proc/self/status")? {
-            // Who we are is asked only where a queue may be opened.
+            // The user matters only if there are queues to open.
             let has_dsa = self.recording.paths().any(|path| path.starts_with(DSA));
             let is_asked = |line: &&str| {
                 let whose = || ["Uid:", "Gid:", "Groups:", "CapEff:"].iter().any(|key| line.starts_with(key));
@@ -155,7 +237,7 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// The place of a device that a bus lists, with the link that leads there.
+    /// Records the link of a bus to a device. Returns the path of the device.
     fn device(&mut self, bus: &str, name: &str) -> String {
         let path = format!("{bus}/{name}");
         let Some(target) = self.files.link(&path) else { return path };
@@ -191,7 +273,7 @@ impl Recorder<'_> {
                 if name == "power" {
                     continue;
                 }
-                // A device, its queues, and what those have.
+                // A device, its queues, and their parts.
                 if self.files.directory(&path).is_ok_and(|names| names.is_some()) {
                     todo.extend((depth < 2).then_some((path, depth + 1)));
                 } else {
@@ -201,7 +283,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// A text of at most a page, as all of sysfs are; many may only be written, or read by root.
+    /// Copies a readable text of at most a page, the limit of sysfs. Many attributes are write-only or for root.
     fn copy_attribute(&mut self, path: &str) {
         const PAGE_BYTES: usize = 4096;
         if let Ok(Some(text)) = self.files.optional(path)

@@ -1,4 +1,4 @@
-//! The files of a machine in memory, and as one JSON file that can be sent to somebody.
+//! The files of a machine in memory, or as one JSON file.
 //!
 //! ```json
 //! {
@@ -19,18 +19,17 @@ use memferry_dsa::internals::system::Owner;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::TopologyError;
 use super::tree::{Directory, Tree};
-use super::{TopologyError, recorder};
 
-/// A tree in memory, with nothing in it but what the readers of topologies and of DSA devices and the check for free
-/// memory use.
+/// A tree in memory with the files that memferry reads: those of topologies, of DSA devices, and of free memory.
 ///
-/// It names the machine as it is called on its network: give it another name
-/// ([`with_name`](Recording::with_name)) before showing it to others. What else may be private in it are the
-/// model of the CPU, the kernel's release, and who made the recording in which cgroup.
+/// It contains the host name; [`with_name`](Recording::with_name) replaces it before you publish a recording. It also
+/// contains the model of the CPU, the release of the kernel, and the user and cgroup of the recording process.
 ///
 /// ```
-/// use memferry::topology::{Machine, Recording};
+/// use memferry::Machine;
+/// use memferry::internals::Recording;
 ///
 /// let recording = Recording::of("/")?.with_name("a laptop");
 /// let json = serde_json::to_string_pretty(&recording)?;
@@ -41,15 +40,15 @@ use super::{TopologyError, recorder};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Recording {
-    entries: BTreeMap<String, Entry>,
-    /// The file that it was read from.
+    pub(super) entries: BTreeMap<String, Entry>,
+    /// The file of origin.
     #[serde(skip)]
     file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Entry {
+pub(super) enum Entry {
     Text(String),
     Link(Link),
     Device(CharacterDevice),
@@ -57,47 +56,27 @@ enum Entry {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Link {
-    link: String,
+pub(super) struct Link {
+    pub(super) link: String,
 }
 
-/// Whom a character device belongs to.
+/// The owner of a character device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CharacterDevice {
+pub(super) struct CharacterDevice {
     /// Permission bits.
-    mode: u32,
-    user: u32,
-    group: u32,
+    pub(super) mode: u32,
+    pub(super) user: u32,
+    pub(super) group: u32,
 }
 
-const HOST_NAME: &str = "proc/sys/kernel/hostname";
-
-/// A machine with 1024 CPUs and as many nodes takes less.
+/// Limit of a file. A machine with 1024 CPUs and as many nodes takes less.
 const JSON_BYTES_MAX: usize = 64 << 20;
 
-/// Followed before it is called a loop; the limit of Linux (`MAXSYMLINKS`).
+/// Limit of followed links; that of Linux (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
 impl Recording {
-    /// Nothing.
-    pub fn new() -> Recording {
-        Recording::default()
-    }
-
-    /// What is of use of the tree below `root`; `/` records this machine.
-    ///
-    /// All small text attributes of DSA devices are taken, those that cannot be read left out. The name of the host
-    /// gets into it, and the path of this process' cgroup, in which a user's number and a program's name may be; where
-    /// there is a DSA also the user, the groups and the capabilities of this process, which decide what it may open.
-    ///
-    /// # Errors
-    /// [`TopologyError::Read`] for a file that is there, is needed and cannot be read. A machine whose files
-    /// contradict each other is recorded as it is.
-    pub fn of(root: impl AsRef<Path>) -> Result<Recording, TopologyError> {
-        recorder::record(&Directory::new(root.as_ref()))
-    }
-
     /// Reads the JSON file of a recording.
     ///
     /// # Errors
@@ -119,69 +98,12 @@ impl Recording {
         }
     }
 
-    /// The same with another host name.
-    pub fn with_name(mut self, name: &str) -> Recording {
-        self.insert(HOST_NAME, &format!("{name}\n"));
-        self
-    }
-
-    /// Puts a file there, with the directories it needs; replaces what was there and cannot be beside it.
-    ///
-    /// # Panics
-    /// If `path` is no path such as `sys/devices/system/node/online`: relative, without `.` and `..`.
-    pub fn insert(&mut self, path: &str, text: &str) {
-        self.put(path, Entry::Text(text.to_owned()));
-    }
-
-    /// Puts a symbolic link there, as [`insert`](Recording::insert) puts a file.
-    ///
-    /// # Panics
-    /// As [`insert`](Recording::insert).
-    pub fn insert_link(&mut self, path: &str, target: &str) {
-        self.put(path, Entry::Link(Link { link: target.to_owned() }));
-    }
-
-    /// Puts the character device of a work queue there, as [`insert`](Recording::insert) puts a file.
-    ///
-    /// # Panics
-    /// As [`insert`](Recording::insert).
-    pub fn insert_owner(&mut self, path: &str, owner: Owner) {
-        let Owner { mode, user, group, .. } = owner;
-        self.put(path, Entry::Device(CharacterDevice { mode, user, group }));
-    }
-
-    /// Takes a file, a link, or a directory with all that is in it away; whether there was such a thing.
-    pub fn remove(&mut self, path: &str) -> bool {
-        let count = self.entries.len();
-        let below = format!("{path}/");
-        self.entries.retain(|at, _| at != path && !at.starts_with(&below));
-        self.entries.len() < count
-    }
-
-    /// The text of a file that is recorded under exactly this path.
-    pub fn text(&self, path: &str) -> Option<&str> {
-        match self.entries.get(path) {
-            Some(Entry::Text(text)) => Some(text),
-            _ => None,
-        }
-    }
-
     /// The paths of all files and links, sorted.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
 
-    fn put(&mut self, path: &str, entry: Entry) {
-        assert!(is_path(path), "{path:?} is no path below a root");
-        let below = format!("{path}/");
-        self.entries.retain(|at, _| {
-            let around = path.strip_prefix(at.as_str()).is_some_and(|rest| rest.starts_with('/'));
-            !around && !at.starts_with(&below)
-        });
-        self.entries.insert(path.to_owned(), entry);
-    }
-
-    /// The path without links in it, except a last one that is not to be followed.
+    /// The path with links resolved; the last one only if `follow_last`.
     pub(super) fn resolve(&self, path: &str, follow_last: bool) -> io::Result<String> {
         // Nothing is below a link, so this is a path without links.
         if let Some(Entry::Text(_)) = self.entries.get(path) {
@@ -226,7 +148,7 @@ impl Recording {
         Ok(done)
     }
 
-    /// What is below a directory, the first name of each, with repetitions.
+    /// The names in a directory, with repetitions.
     fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a str> {
         let start = format!("{directory}/");
         let range = (Bound::Included(start.clone()), Bound::Unbounded);
@@ -253,7 +175,9 @@ impl Tree for Recording {
         let path = self.resolve(file, true)?;
         match self.entries.get(&path) {
             Some(Entry::Text(text)) => Ok(text.as_bytes()[..text.len().min(size_bytes_max)].to_vec()),
-            Some(Entry::Device(_)) => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file")),
+            Some(Entry::Device(_)) => {
+                Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"))
+            }
             _ => Err(self.missing(&path)),
         }
     }
@@ -292,7 +216,7 @@ impl Tree for Recording {
     }
 }
 
-/// Whether it leads below the root whatever it is appended to.
+/// Whether it is a relative path without `.` and `..`.
 pub(super) fn is_path(path: &str) -> bool {
     path.split('/').all(|name| !matches!(name, "" | "." | ".."))
 }
@@ -314,12 +238,12 @@ impl<'de> Deserialize<'de> for Recording {
                 let mut entries = BTreeMap::new();
                 while let Some((path, entry)) = map.next_entry::<String, Entry>()? {
                     if !is_path(&path) {
-                        return Err(de::Error::custom(format_args!("{path:?} is no path below a root")));
+                        return Err(de::Error::custom(format_args!("{path:?} is not a path below a root")));
                     }
                     match entries.entry(path) {
                         Slot::Vacant(slot) => slot.insert(entry),
                         Slot::Occupied(slot) => {
-                            return Err(de::Error::custom(format_args!("{:?} is in it twice", slot.key())));
+                            return Err(de::Error::custom(format_args!("{:?} occurs twice", slot.key())));
                         }
                     };
                 }
@@ -373,15 +297,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tree_is_refused() {
+    fn invalid_trees_are_refused() {
         for (json, words) in [
             ("[]", "an object of paths and texts"),
             (r#"{"a": 1}"#, "did not match"),
             (r#"{"a": {"link": "b", "size": "1"}}"#, "did not match"),
-            (r#"{"/etc/passwd": ""}"#, "no path below a root"),
-            (r#"{"a/../b": ""}"#, "no path below a root"),
-            (r#"{"": ""}"#, "no path below a root"),
-            (r#"{"a": "1", "a": "2"}"#, "\"a\" is in it twice"),
+            (r#"{"/etc/passwd": ""}"#, "not a path below a root"),
+            (r#"{"a/../b": ""}"#, "not a path below a root"),
+            (r#"{"": ""}"#, "not a path below a root"),
+            (r#"{"a": "1", "a": "2"}"#, "\"a\" occurs twice"),
             (r#"{"a": "1", "a-b": "", "a/b": "2"}"#, "\"a\" is a file and a directory"),
             (r#"{"a": {"link": "x"}, "a/b": "2"}"#, "\"a\" is a file and a directory"),
         ] {
@@ -391,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn files_replace_what_cannot_be_beside_them() {
+    fn files_replace_conflicting_ones() {
         let mut recording = parse(r#"{"a": "1", "b/c": "2", "bc": "3"}"#).unwrap();
         recording.insert("a/x", "4");
         recording.insert("b", "5");

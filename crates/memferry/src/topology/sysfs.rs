@@ -1,12 +1,11 @@
 //! Reads a machine from sysfs and procfs, of this machine or recorded.
 //!
-//! What every kernel has (`node/online`, `cpulist`, `distance`, `meminfo`) must be there and agree; what only
-//! some have (HMAT, memory tiers, DSA, cpusets) may be missing, but not be nonsense. A kernel without NUMA
-//! has no `node` directory: then everything is node 0.
+//! The files of every kernel (`node/online`, `cpulist`, `distance`, `meminfo`) must exist and agree. Those of some kernels
+//! (HMAT, memory tiers, DSA, cpusets) may be missing, but must be valid. A kernel without NUMA has no `node` directory:
+//! then everything is node 0.
 //!
-//! A machine may change while it is read: memory is taken away, a CPU goes offline. The list of online nodes
-//! is read before and after everything else, and if it changed, or something vanished or does not fit
-//! together, all is read again.
+//! A machine may change while it is read: memory is removed, a CPU goes offline. The list of online nodes is read before
+//! and after everything else. If it changed, or if a file vanished or contradicts another one, all is read again.
 //!
 //! Sources: Linux `Documentation/ABI/stable/sysfs-devices-node`, `.../admin-guide/mm/numaperf.rst`,
 //! `.../ABI/testing/sysfs-kernel-mm-memory-tiers`, `.../ABI/testing/sysfs-kernel-mm-numa`,
@@ -26,28 +25,23 @@ pub(super) const CPUS: &str = "sys/devices/system/cpu";
 pub(super) const TIERS: &str = "sys/devices/virtual/memory_tiering";
 pub(super) const DAX: &str = "sys/bus/dax/devices";
 pub(super) const DSA: &str = "sys/bus/dsa/devices";
-pub(super) const DSA_DRIVERS: &str = "sys/bus/dsa/drivers";
-/// The parameters of its module, such as `sva`.
-pub(super) const DSA_PARAMETERS: &str = "sys/module/idxd/parameters";
-/// The character devices of its work queues.
-pub(super) const DSA_FILES: &str = "dev/dsa";
 /// The weight of each node for weighted interleave.
 pub(crate) const WEIGHTS: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
-/// Where cgroups are mounted.
+/// The mount point of cgroups.
 pub(crate) const CGROUPS: &str = "sys/fs/cgroup";
 pub(super) const NUMA: &str = "sys/kernel/mm/numa";
 
-/// access1 ranks CPUs only; access0 also other initiators, and is all that kernels before 5.9 have.
+/// access1 ranks CPUs only; access0 also other initiators. Kernels before 5.9 have access0 only.
 pub(super) const ACCESS_CLASSES: [&str; 2] = ["access1", "access0"];
 
-/// `model name` is the fifth line of a CPU, and all CPUs of a large machine are some MiB.
+/// The read part of `/proc/cpuinfo`: `model name` is the fifth line of a CPU. The file of a large machine has some MiB.
 pub(super) const CPUINFO_BYTES: usize = 16 << 10;
 
-/// A change of nodes takes the kernel less than the pauses between these.
+/// The pauses between attempts are longer than the kernel takes to change nodes.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Linux has no more (`NODES_SHIFT` is at most 10), and links are a square of it.
+/// The limit of Linux (`NODES_SHIFT` is at most 10); the number of links is its square.
 pub(super) const NODES_MAX: usize = 1024;
 
 pub(super) fn read(tree: &dyn Tree, origin: Origin) -> Result<Machine, TopologyError> {
@@ -60,7 +54,7 @@ pub(super) fn read(tree: &dyn Tree, origin: Origin) -> Result<Machine, TopologyE
         let after = online()?;
         let error = match outcome {
             Ok(machine) if before == after => return Ok(machine),
-            // Nonsense stays nonsense.
+            // Invalid content does not become valid.
             Err(error) if before == after && !may_be_halfway(&error) => return Err(error),
             Ok(_) => None,
             Err(error) => Some(error),
@@ -83,7 +77,7 @@ pub(super) fn read(tree: &dyn Tree, origin: Origin) -> Result<Machine, TopologyE
     }
 }
 
-/// Whether it could come from files of two moments.
+/// Whether the error may come from files of two states.
 fn may_be_halfway(error: &TopologyError) -> bool {
     matches!(error, TopologyError::Read { .. } | TopologyError::Contradiction { .. })
 }
@@ -95,9 +89,9 @@ struct Reader<'a> {
 /// Name; family and number.
 type CpuModel = (Option<String>, Option<(u32, u32)>);
 
-/// What is asked for every node, read once.
+/// The CPUs of the machine, read once for all nodes.
 struct Cpus {
-    /// The CPUs that sysfs has a directory for, ascending: a list of CPUs may name many others.
+    /// The CPUs with a directory in sysfs, ascending. A list of CPUs may name many others.
     described: Vec<u32>,
     allowed: Allowed,
 }
@@ -191,7 +185,7 @@ impl Reader<'_> {
         Ok((nodes, distances))
     }
 
-    /// What a kernel without NUMA has.
+    /// The node of a kernel without NUMA.
     fn only_node(&self, machine: &Cpus) -> Result<Node, TopologyError> {
         let cpus = self.files.list(&format!("{CPUS}/online"))?;
         let memory = self.meminfo("proc/meminfo")?;
@@ -210,8 +204,8 @@ impl Reader<'_> {
         })
     }
 
-    /// With one node, `/proc/meminfo` is about that node and knows more than the node's own file: memory that
-    /// a hypervisor added late has been seen to be missing there (Firecracker, Linux 6.18).
+    /// With one node, `/proc/meminfo` describes that node better than the node's own file, which lacked memory that a
+    /// hypervisor had added late (Firecracker, Linux 6.18).
     fn prefer_machine_totals(&self, nodes: &mut [Node]) -> Result<(), TopologyError> {
         if let [node] = nodes
             && let Some(memory) = self.optional_meminfo("proc/meminfo")?
@@ -222,12 +216,12 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The socket that all these CPUs sit on. Virtual machines have nodes that span several: that is none.
+    /// The socket of all these CPUs; `None` if they are on several, as in virtual machines.
     fn socket(&self, machine: &Cpus, cpus: &[u32]) -> Result<Option<u32>, TopologyError> {
         let mut sockets = BTreeSet::new();
         for cpu in cpus.iter().filter(|cpu| machine.described.binary_search(cpu).is_ok()) {
             let file = format!("{CPUS}/cpu{cpu}/topology/physical_package_id");
-            // The kernel answers -1 where the firmware does not tell.
+            // The kernel reports -1 if the firmware reports nothing.
             sockets.extend(self.files.number::<i64>(&file)?.and_then(|id| u32::try_from(id).ok()));
         }
         Ok(if sockets.len() == 1 { sockets.pop_first() } else { None })
@@ -279,8 +273,7 @@ impl Reader<'_> {
     /// Bandwidth and latency from the initiators that the kernel ranks best (HMAT), and with them the CPU
     /// node of each memory-only node.
     ///
-    /// Initiators that are not online are passed over: the kernel leaves the links to a node in place when
-    /// the node goes.
+    /// Initiators that are offline are skipped: the kernel keeps the links to a removed node.
     fn performance(&self, machine: &mut Machine) -> Result<(), TopologyError> {
         for target in 0..machine.nodes.len() {
             let id = machine.nodes[target].id;
@@ -294,8 +287,8 @@ impl Reader<'_> {
                 .filter_map(|initiator| machine.position(NodeId(initiator)))
                 .filter(|&initiator| !machine.nodes[initiator].cpus.is_empty())
                 .collect();
-            // numaperf.rst says MiB/s, sysfs-devices-node MB/s; the kernel hands on what the firmware says,
-            // to which the ACPI specification leaves the same choice. All nodes of a machine err alike.
+            // numaperf.rst says MiB/s, sysfs-devices-node MB/s; the kernel reports the figure of the firmware, for which
+            // the ACPI specification leaves the same choice. The error is the same for all nodes of a machine.
             let mib = |n: u64| n.saturating_mul(1 << 20);
             let figure = |name: &str| -> Result<Option<u64>, TopologyError> {
                 Ok(self.files.number(&format!("{directory}/{name}"))?.filter(|&figure| figure != 0))
@@ -341,7 +334,7 @@ impl Reader<'_> {
 
     /// The kernel's memory tiers, and from them, HMAT and the DAX devices the kind of each memory-only node.
     ///
-    /// Memory next to CPUs stays `Dram`: nothing tells a Xeon Max without DIMMs from a machine with DDR.
+    /// Memory next to CPUs stays `Dram`: nothing distinguishes a Xeon Max without DIMMs from a machine with DDR.
     fn tiers(&self, machine: &mut Machine) -> Result<(), TopologyError> {
         for tier in self.files.numbered(TIERS, "memory_tier")? {
             for id in self.files.list(&format!("{TIERS}/memory_tier{tier}/nodelist"))? {
@@ -366,8 +359,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Nodes made of DAX memory, with what their place in the device tree says about it. Memory that the
-    /// firmware merely set aside (`hmem`) may be HBM as well as CXL, so it is not in the list.
+    /// Nodes of DAX memory, with the kind that their place in the device tree implies. Memory that the firmware reserved
+    /// (`hmem`) may be HBM or CXL, so it is not in the list.
     fn dax_nodes(&self) -> Result<Vec<(NodeId, Tier)>, TopologyError> {
         let mut nodes = Vec::new();
         for name in self.files.entries(DAX)? {

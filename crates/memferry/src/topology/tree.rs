@@ -1,7 +1,7 @@
-//! Where the files of a machine are: a directory on disk, or a recording in memory.
+//! The files of a machine: a directory on disk, or a recording in memory.
 //!
-//! The reader asks a [`Tree`] for everything, so that it meets what a test or a fuzzer makes up (files that
-//! vanish between two reads, that are huge, that are no text) as it would meet it in `/sys`.
+//! The reader reads everything from a [`Tree`]. So tests and fuzzers can give it files that vanish between two reads, that
+//! are huge, or that are not text.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -15,9 +15,9 @@ use super::{TopologyError, list};
 /// The files of one machine, below a root with `sys` and `proc` in it.
 ///
 /// Paths are relative to the root, with `/` between names: `sys/devices/system/node/online`. Links on the way
-/// are followed, as the kernel does. Two calls may see two states: machines change while they are read.
+/// are followed, like the kernel does. Two calls may see two states: machines change while they are read.
 pub trait Tree {
-    /// What errors call it, e.g. the path of the root.
+    /// Its name in errors, for example the path of the root.
     fn name(&self) -> String;
 
     /// The first `size_bytes_max` bytes of a file.
@@ -32,13 +32,13 @@ pub trait Tree {
     /// As [`read`](Tree::read).
     fn entries(&self, directory: &str) -> io::Result<Vec<String>>;
 
-    /// Where a symbolic link points, as it is written there.
+    /// The target of a symbolic link, as it is written there.
     ///
     /// # Errors
-    /// As [`read`](Tree::read); [`InvalidInput`](ErrorKind::InvalidInput) for what is no link.
+    /// As [`read`](Tree::read); [`InvalidInput`](ErrorKind::InvalidInput) if it is not a link.
     fn link(&self, path: &str) -> io::Result<String>;
 
-    /// Who may use the character device of a work queue (`dev/dsa/wq0.0`). A tree may do without such files.
+    /// The owner of the character device of a work queue (`dev/dsa/wq0.0`). A tree may lack such files.
     ///
     /// # Errors
     /// As [`read`](Tree::read).
@@ -67,13 +67,13 @@ impl Tree for Directory {
 
     fn read(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>> {
         let path = self.root.join(file);
-        // Opening a pipe would wait for somebody to write to it.
+        // Opening a pipe would wait for a writer.
         let metadata = fs::metadata(&path)?;
         if metadata.is_dir() {
             return Err(ErrorKind::IsADirectory.into());
         }
         if !metadata.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
         }
         let mut bytes = Vec::new();
         File::open(path)?.take(size_bytes_max as u64).read_to_end(&mut bytes)?;
@@ -95,8 +95,7 @@ impl Tree for Directory {
     }
 }
 
-/// No file of sysfs is longer than a page, and those of procfs that are read here are a few KiB; whatever is
-/// longer than this is something else.
+/// Limit of a file. A file of sysfs has at most a page; those of procfs that are read here have a few KiB.
 pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// The files of a tree as text, lists and numbers, with errors that name them.
@@ -128,7 +127,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The first bytes of a file that some machines have and that may be long.
+    /// The first bytes of a file that some machines have. It may be long.
     pub(super) fn head(&self, file: &str, size_bytes_max: usize) -> Result<Option<String>, TopologyError> {
         match self.tree.read(file, size_bytes_max) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -164,12 +163,12 @@ impl<'a> Files<'a> {
         Ok(numbers)
     }
 
-    /// Where a link points; `None` for whatever is no link.
+    /// The target of a link; `None` if it is not a link.
     pub(super) fn link(&self, path: &str) -> Option<String> {
         self.tree.link(path).ok()
     }
 
-    /// Who may use a character device; `None` if it is not there.
+    /// The owner of a character device; `None` if there is none.
     pub(super) fn owner(&self, path: &str) -> Option<Owner> {
         self.tree.owner(path).ok()
     }
@@ -209,7 +208,7 @@ impl<'a> Files<'a> {
         }
         match String::from_utf8(bytes) {
             Ok(text) => Ok(text.trim().to_owned()),
-            Err(_) => Err(io::Error::new(ErrorKind::InvalidData, "it is no text (UTF-8)")),
+            Err(_) => Err(io::Error::new(ErrorKind::InvalidData, "it is not text (UTF-8)")),
         }
     }
 
@@ -245,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_text_file_is_refused() {
+    fn only_text_files_are_read() {
         let root = tempfile::tempdir().unwrap();
         let tree = Directory::new(root.path());
         let files = Files::new(&tree);
@@ -256,10 +255,10 @@ mod tests {
         let pipe = std::process::Command::new("mkfifo").arg(root.path().join("pipe")).status().unwrap();
         assert!(pipe.success());
         for (file, words) in [
-            ("binary", "no text (UTF-8)"),
+            ("binary", "not text (UTF-8)"),
             ("too-long", "longer than 1 MiB"),
             ("directory", "is a directory"),
-            ("pipe", "no regular file"),
+            ("pipe", "not a regular file"),
             ("absent", "must be mounted"),
         ] {
             let error = files.required(file).unwrap_err().to_string();

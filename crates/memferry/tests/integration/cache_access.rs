@@ -1,4 +1,4 @@
-//! What one access after the other reads: near copies and parts of them, views, weak forms, flags, failures, bad requests.
+//! What one access after the other reads: near copies and parts of them, views, weak forms, options, failures, bad requests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 use futures::FutureExt;
-use memferry::cache::{Access, AccessError, Cache, Flags, Location, Why};
-use memferry::mover::{Consumer, CopyError, Mover, Route};
+use memferry::cache::{Access, AccessError, Location, Why};
+use memferry::mover::{Consumer, CopyError, Route};
 use memferry::topology::NodeId;
 
-use crate::cache_support::{HOME, Mortal, NEAR, PAGE, assert_adds_up, held, machine, pattern, soon};
+use crate::cache_support::{HOME, Mortal, NEAR, PAGE, assert_adds_up, held, pattern};
 
 const IN_FLIGHT: Location = Location::Source(Why::InFlight);
 
@@ -245,27 +245,13 @@ fn weak_access_finds_and_starts_nothing() {
 }
 
 #[test]
-fn weak_wait_looks_once_per_cache_call_or_handle() {
-    soon(|| {
-        let (cache, engine) = held(4);
-        let region = cache.register(pattern(1, 2 * PAGE));
-        let call = cache.access(&region, 0..PAGE, Access::flags(Flags::WEAK_WAIT)).unwrap();
-        assert_eq!(call.wait(), IN_FLIGHT);
-        let mut handle = cache.access(&region, 0..PAGE, Access::default()).unwrap();
-        assert_eq!(handle.flags(), Flags::NONE, "flags are the handle's, not the copy's");
-        handle.set_flags(Flags::WEAK_WAIT);
-        assert_eq!(handle.wait(), IN_FLIGHT);
-        engine.finish(0);
-        assert_eq!((call.wait(), handle.wait()), (Location::Near(NEAR), Location::Near(NEAR)));
-
-        let mover = Mover::builder(machine()).engine(engine.clone()).build().unwrap();
-        let flags = Flags::WEAK_WAIT | Flags::BLOCK_ON_FAULT;
-        let cache = Cache::builder(mover).budget(NEAR, PAGE).flags(flags).build().unwrap();
-        let region = cache.register(pattern(1, PAGE));
-        let entry = cache.access(&region, 0..PAGE, Access::default()).unwrap();
-        assert_eq!((entry.flags(), entry.wait()), (flags, IN_FLIGHT));
-        assert!(engine.blocks_on_fault(0), "the flag reaches the engine");
-    });
+fn block_on_fault_reaches_the_engine() {
+    let (cache, engine) = held(4);
+    let region = cache.register(pattern(1, 2 * PAGE));
+    cache.access(&region, 0..PAGE, Access::default()).unwrap();
+    let access = Access { block_on_fault: true, ..Access::default() };
+    cache.access(&region, PAGE..2 * PAGE, access).unwrap();
+    assert!(!engine.blocks_on_fault(0) && engine.blocks_on_fault(1));
 }
 
 #[test]
@@ -273,12 +259,13 @@ fn futures_resolve_when_the_copy_ends() {
     let (cache, engine) = held(4);
     let region = cache.register(pattern(1, PAGE));
     let entry = cache.access(&region, 0..PAGE, Access::default()).unwrap();
-    let mut settled = Box::pin(entry.clone().into_future());
+    let clone = entry.clone();
+    let mut ready = Box::pin(clone.ready());
     assert!(entry.ready().now_or_never().is_none());
-    assert!((&mut settled).now_or_never().is_none());
+    assert!((&mut ready).now_or_never().is_none());
     engine.finish(0);
     assert_eq!(entry.ready().now_or_never(), Some(Location::Near(NEAR)));
-    assert_eq!(settled.now_or_never().unwrap().location(), Location::Near(NEAR));
+    assert_eq!(ready.now_or_never(), Some(Location::Near(NEAR)));
 }
 
 #[test]

@@ -6,8 +6,9 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use memferry::cache::{Access, Cache, CacheMut, Entry, Location, Region, Why};
+use memferry::internals::{Faults, Faulty};
 use memferry::memory::Pool;
-use memferry::mover::{CpuEngine, CpuOptions, Faults, Faulty, Mover};
+use memferry::mover::{CpuEngine, CpuOptions, Mover};
 use memferry::topology::{Machine, NodeId};
 
 use crate::fork_support::{alone, in_child};

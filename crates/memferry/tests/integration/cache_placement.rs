@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 use memferry::cache::{
-    Access, AccessError, BuildError, Cache, FixedNode, Location, NearestFaster, NodeUsage, Request, Why,
+    Access, AccessError, BuildError, Cache, Location, NodeUsage, Request, Why, nearest_faster,
 };
 use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
@@ -100,7 +100,7 @@ fn policies_see_the_request_and_may_decline() {
 #[test]
 fn nearest_faster_moves_only_to_something_faster() {
     let mover = Mover::builder(machine()).build().unwrap();
-    let builder = || Cache::builder(mover.clone()).placement(NearestFaster);
+    let builder = || Cache::builder(mover.clone()).placement(nearest_faster);
     let placed = |cache: Cache, home: Option<NodeId>| {
         let region = cache.register_on(pattern(1, PAGE), home);
         cache.access(&region, 0..PAGE, Access::default()).unwrap().wait()
@@ -124,7 +124,7 @@ fn bad_configurations_are_refused_in_a_sentence() {
     let error = builder().budget(NodeId(9), PAGE).build().unwrap_err();
     assert!(matches!(error, BuildError::UnknownNode(_)), "{error}");
 
-    let cache = builder().budget(NEAR, PAGE).placement(FixedNode(NodeId(9))).build().unwrap();
+    let cache = builder().budget(NEAR, PAGE).placement(|_, _| Some(NodeId(9))).build().unwrap();
     let error = cache.access(&cache.register(vec![0; 10]), 0..10, Access::default()).unwrap_err();
     assert_eq!(error, AccessError::NoBudget { node: NodeId(9), nodes: vec![NEAR] });
 }

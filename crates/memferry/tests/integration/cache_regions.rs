@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use memferry::cache::{Access, Cache, Location, RegionOwner};
-use memferry::mover::{CpuEngine, CpuOptions, Faults, Faulty, Mover};
+use memferry::internals::{Faults, Faulty};
+use memferry::mover::{CpuEngine, CpuOptions, Mover};
 
 use crate::cache_support::{Changing, Mortal, NEAR, PAGE, assert_adds_up, held, machine, pattern, soon};
 

@@ -9,8 +9,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memferry::cache::{Access, Cache, Entry, Flags, Location, Region, RegionOwner, Why};
-use memferry::mover::{CpuEngine, CpuOptions, Faults, Faulty, Mover};
+use memferry::cache::{Access, Cache, Entry, Location, Region, RegionOwner, Why};
+use memferry::internals::{Faults, Faulty};
+use memferry::mover::{CpuEngine, CpuOptions, Mover};
 
 use crate::cache_support::{
     HOME, Mortal, NEAR, PAGE, Random, assert_adds_up, held, machine, pattern, seed, within,
@@ -67,8 +68,7 @@ impl World {
                 0..60 => {
                     let known = self.known(&mut random);
                     let (start, len) = (random.below(6) * PAGE, [1, 63, PAGE, 2 * PAGE][random.below(4)]);
-                    let flags = if random.below(4) == 0 { Flags::WEAK_WAIT } else { Flags::NONE };
-                    let access = Access { requester: Some(HOME), ..Access::flags(flags) };
+                    let access = Access { requester: Some(HOME), ..Access::default() };
                     let entry = self.cache.access(&known.region, start..start + len, access).unwrap();
                     self.accesses.fetch_add(1, SeqCst);
                     check(&entry, &known.bytes);
@@ -85,7 +85,8 @@ impl World {
                     let entry = self.cache.access_weak(&known.region, 0..PAGE, Access::default()).unwrap();
                     self.accesses.fetch_add(1, SeqCst);
                     if let Some(entry) = entry {
-                        check(&futures::executor::block_on(entry.into_future()), &known.bytes);
+                        futures::executor::block_on(entry.ready());
+                        check(&entry, &known.bytes);
                     }
                 }
                 65..85 => {
@@ -183,7 +184,7 @@ fn everything_at_once_on_good_engines() {
 }
 
 #[test]
-fn everything_at_once_on_nasty_engines() {
+fn everything_at_once_on_faulty_engines() {
     stress(Faults { refuse_per_mille: 200, fail_per_mille: 200, delay_max: Duration::from_micros(300) });
 }
 

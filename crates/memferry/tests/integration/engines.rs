@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineStats, Faults, Faulty,
-    RawRequest, Refusal, Rejected,
+    CopyError, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineStats, RawRequest,
+    Refusal, Rejected,
 };
 use memferry::topology::Machine;
 use memferry_dsa::{Portal, WorkQueueInfo};
@@ -77,19 +78,19 @@ fn cpu_without_inline(workers_count: usize, queue_copies_max: usize) -> CpuEngin
     CpuEngine::new(&machine, options).expect("threads")
 }
 
-fn dsa(config: &DeviceConfig, nasty: &FaultPlan, devices_count: usize) -> DsaEngine {
-    dsa_with(DsaOptions::default(), config, nasty, devices_count)
+fn dsa(config: &DeviceConfig, fault_plan: &FaultPlan, devices_count: usize) -> DsaEngine {
+    dsa_with(DsaOptions::default(), config, fault_plan, devices_count)
 }
 
 fn dsa_with(
     options: DsaOptions,
     config: &DeviceConfig,
-    nasty: &FaultPlan,
+    fault_plan: &FaultPlan,
     devices_count: usize,
 ) -> DsaEngine {
     let mut portals: Vec<Arc<dyn Portal>> = Vec::new();
     for _ in 0..devices_count {
-        let device = Emulator::start(config, nasty.clone()).expect("a valid configuration");
+        let device = Emulator::start(config, fault_plan.clone()).expect("a valid configuration");
         portals.extend((0..device.queue_count()).map(|queue| device.portal(queue)));
     }
     DsaEngine::new(portals, options).expect("a thread")
@@ -139,9 +140,9 @@ fn calm_subjects() -> Vec<Subject> {
 
 /// Devices with bad habits: a shared and a dedicated queue with small descriptors, from each seed; and an engine
 /// with more or less patience.
-fn nasty_subjects(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Subject> {
+fn faulty_subjects(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Subject> {
     seeds.map(|seed| {
-        let nasty = FaultPlan::from_seed(seed);
+        let fault_plan = FaultPlan::from_seed(seed);
         let make = move || {
             let queues = vec![
                 WorkQueueInfo { transfer_bytes_max: 64 << 10, ..shared_queue("wq0.0", 8) },
@@ -150,9 +151,9 @@ fn nasty_subjects(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Subject> 
             // From no patience to that of the default.
             let faults_max = (seed % 9) as u32;
             let options = DsaOptions { faults_max, retries_max: faults_max, ..DsaOptions::default() };
-            dsa_with(options, &config_of(2, queues), &nasty, 1)
+            dsa_with(options, &config_of(2, queues), &fault_plan, 1)
         };
-        Subject { size_bytes_max: 150_000, ..subject(&format!("dsa, nasty, seed {seed}"), make) }
+        Subject { size_bytes_max: 150_000, ..subject(&format!("dsa, faulty, seed {seed}"), make) }
     })
 }
 
@@ -355,17 +356,17 @@ fn every_engine_conforms() {
 
 #[test]
 fn every_engine_survives_panicking_callbacks() {
-    for subject in calm_subjects().into_iter().chain(nasty_subjects(0..2)) {
+    for subject in calm_subjects().into_iter().chain(faulty_subjects(0..2)) {
         survives_panicking_callbacks(&subject);
     }
 }
 
 #[test]
-fn the_dsa_engine_conforms_on_nasty_devices() {
+fn the_dsa_engine_conforms_on_faulty_devices() {
     let seeds = 0..30;
     println!("{} seeds: {seeds:?}", seeds.end);
     let (mut retries, mut faults_resumed, mut fallbacks) = (0, 0, 0);
-    for subject in nasty_subjects(seeds) {
+    for subject in faulty_subjects(seeds) {
         println!("{}", subject.name);
         let stats = conform(&subject);
         retries += stats.retries;
@@ -373,5 +374,5 @@ fn the_dsa_engine_conforms_on_nasty_devices() {
         fallbacks += stats.fallbacks;
     }
     println!("{retries} retries, {faults_resumed} faults resumed, {fallbacks} pieces by the CPU");
-    assert!(retries > 0 && faults_resumed > 0 && fallbacks > 0, "the devices were not nasty at all");
+    assert!(retries > 0 && faults_resumed > 0 && fallbacks > 0, "the devices had no faults at all");
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use memferry::internals::{interleave_weights, nodes_of_pages};
 use memferry::memory::{
     Binding, Block, HugePages, Mapping, MappingOptions, MemoryError, Placement, Pool, PoolError,
-    fastest_with_room, free_bytes, interleave_weights, nodes_of_pages, pages_per_node,
+    fastest_with_room, free_bytes, pages_per_node,
 };
 use memferry::topology::{Machine, NodeId, NodeSet};
 use memferry_testing::{Needs, skip};

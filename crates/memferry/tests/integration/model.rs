@@ -1,6 +1,7 @@
 //! What must hold of the model whatever the numbers are, and advice for plans.
 
-use memferry::model::{self, Column, Fairness, Fetch, Hardware, ModelError, Pipeline, Plan, Stage};
+use memferry::internals::{Fairness, Hardware, Pipeline};
+use memferry::model::{self, Column, Fetch, ModelError, Plan, Stage};
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 use proptest::prelude::*;

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memferry::internals::{Endpoints, EngineSite, Faults, Faulty, INLINE_BYTES_MAX, first_engine};
 use memferry::memory::{Binding, Mapping, Pool};
 use memferry::mover::{
-    CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Endpoints, EngineKind,
-    EngineSite, Faults, Faulty, INLINE_BYTES_MAX, Mover, MoverError, RawRequest, Refusal, Rejected, Route,
+    CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, EngineKind, Mover,
+    MoverError, RawRequest, Refusal, Rejected, Route,
 };
 use memferry::topology::{Machine, NodeId};
 
@@ -363,17 +364,17 @@ fn single_is_the_engine_next_to_the_source() {
             target_node: target.map(NodeId),
             ..Endpoints::default()
         };
-        Route::Single.first(&xeon_max, &sites, endpoints)
+        first_engine(Route::Single, &xeon_max, &sites, endpoints)
     };
     assert_eq!(single(Some(3), Some(0)), Some(3));
     // Nodes 8 to 15 are the HBM of nodes 0 to 7, and have no devices of their own.
     assert_eq!(single(Some(13), Some(0)), Some(5));
     assert_eq!(single(None, Some(8)), Some(0));
     assert_eq!(single(None, None), Some(0));
-    assert_eq!(Route::Single.first(&xeon_max, &[], Endpoints::default()), None);
+    assert_eq!(first_engine(Route::Single, &xeon_max, &[], Endpoints::default()), None);
     // Without a device on its node, the nearest: in the same socket.
     let endpoints = Endpoints { source_node: Some(NodeId(6)), ..Endpoints::default() };
-    assert_eq!(Route::Single.first(&xeon_max, &sites[..5], endpoints), Some(4));
+    assert_eq!(first_engine(Route::Single, &xeon_max, &sites[..5], endpoints), Some(4));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Faults, Faulty, Guidelines,
-    Move, Mover,
+    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Guidelines, Move, Mover,
 };
 use memferry_dsa::{Opcode, Request};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
@@ -19,10 +19,10 @@ fn options() -> CopyOptions {
 
 fn mover_of(
     config: &DeviceConfig,
-    nasty: FaultPlan,
+    fault_plan: FaultPlan,
     dsa: DsaOptions,
 ) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
-    mover_support::mover_of(config, nasty, dsa, Guidelines { offload_bytes_min: 0, llc_bytes: 0 })
+    mover_support::mover_of(config, fault_plan, dsa, Guidelines { offload_bytes_min: 0, llc_bytes: 0 })
 }
 
 fn check_sums(dsa: &DsaEngine) {
@@ -86,7 +86,7 @@ fn more_than_an_engine_takes_is_copied_all_the_same() {
 }
 
 #[test]
-fn nasty_devices_do_batches() {
+fn faulty_devices_do_batches() {
     let (mut batches, mut faults) = (0, 0);
     for seed in 0..20 {
         println!("seed {seed}");

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use futures::executor::block_on;
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaOptions, Faults, Faulty, Guidelines, Mover, RawRequest,
-    Route,
+    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaOptions, Guidelines, Mover, RawRequest, Route,
 };
 use memferry_dsa::Request;
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
@@ -82,7 +82,7 @@ fn failures_and_dropped_handles_end_as_well() {
 
 /// Split among queues, cut short by page faults, in batches, refused, done by the CPU: all of it.
 #[test]
-fn nothing_is_left_on_a_nasty_device() {
+fn nothing_is_left_on_a_faulty_device() {
     let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 0 };
     for seed in 0..4 {
         let (mover, ..) = mover_of(

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyOptions, CopyReport, DsaEngine, DsaOptions, Engine, EngineKind, Faults, Faulty,
-    Guidelines, Mover,
+    CopyError, CopyOptions, CopyReport, DsaEngine, DsaOptions, Engine, EngineKind, Guidelines, Mover,
 };
 use memferry_dsa::{Descriptor, Portal, PortalCounters, PortalKind, Submission, SubmitError, WorkQueueInfo};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
@@ -127,8 +127,8 @@ fn an_emulated_device_that_dies_with_work_in_it_is_survived() {
     let mut totals = (0, 0);
     for seed in 0..20 {
         println!("seed {seed}");
-        let nasty = FaultPlan { delay_steps_max: 1000, ..FaultPlan::from_seed(seed) };
-        let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a device");
+        let fault_plan = FaultPlan { delay_steps_max: 1000, ..FaultPlan::from_seed(seed) };
+        let device = Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).expect("a device");
         let (mover, dsa) = dsa_mover(vec![device.portal(0)], DsaOptions::default());
         let transfers: Vec<_> =
             (0..30).map(|_| mover.copy(vec![1; 50_000], vec![0; 50_000], options())).collect();
@@ -161,8 +161,8 @@ fn an_emulated_device_that_dies_with_work_in_it_is_survived() {
 
 #[test]
 fn a_record_that_never_comes_is_given_up() {
-    let nasty = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
-    let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a device");
+    let fault_plan = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
+    let device = Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).expect("a device");
     let patience = DsaOptions { completion_timeout: Duration::from_millis(30), ..DsaOptions::default() };
     let (mover, dsa) = dsa_mover(vec![device.portal(0)], patience);
     let error = mover.copy(vec![1; 100], vec![0; 100], options()).wait().expect_err("lost");
@@ -175,8 +175,8 @@ fn a_record_that_never_comes_is_given_up() {
 
 #[test]
 fn a_queue_that_always_refuses_is_survived() {
-    let nasty = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
-    let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a device");
+    let fault_plan = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
+    let device = Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).expect("a device");
     let (mover, dsa) = dsa_mover(vec![device.portal(0)], DsaOptions::default());
     let (source, target, report) = mover.copy(vec![1; 100], vec![0; 100], options()).wait().expect("copied");
     assert_eq!((source == target, report), (true, CopyReport { cpu_bytes: 100, dsa_bytes: 0 }));
@@ -190,8 +190,8 @@ fn a_device_waits_for_pages_only_if_asked_and_allowed() {
     for (asked, allowed) in [(false, true), (true, false), (true, true)] {
         let queue = WorkQueueInfo { block_on_fault: allowed, ..shared_queue("wq0.0", 8) };
         let config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![queue] }]);
-        let nasty = FaultPlan { page_faults_per_mille: 500, ..FaultPlan::none() };
-        let device = Emulator::start(&config, nasty).expect("a device");
+        let fault_plan = FaultPlan { page_faults_per_mille: 500, ..FaultPlan::none() };
+        let device = Emulator::start(&config, fault_plan).expect("a device");
         let (mover, dsa) = dsa_mover(vec![device.portal(0)], DsaOptions::default());
         let how = CopyOptions { block_on_fault: asked, ..options() };
         let (source, target, _) = mover.copy(vec![1; 100_000], vec![0; 100_000], how).wait().expect("copied");
@@ -257,7 +257,7 @@ fn the_completer_burns_no_core() {
     assert!(transfer.wait().is_err());
 }
 
-/// A run of copies on a nasty device: their sizes, and how the device and the engine are set up.
+/// A run of copies on a faulty device: their sizes, and how the device and the engine are set up.
 #[derive(Debug, Clone)]
 struct Run {
     sizes: Vec<usize>,
@@ -308,7 +308,7 @@ proptest! {
             .collect();
         let mut reported = CopyReport::default();
         for transfer in transfers {
-            let (source, target, report) = transfer.wait().expect("a nasty device fails nothing for good");
+            let (source, target, report) = transfer.wait().expect("a faulty device fails nothing for good");
             prop_assert!(source == target);
             prop_assert_eq!(report.bytes(), source.len() as u64);
             reported.cpu_bytes += report.cpu_bytes;

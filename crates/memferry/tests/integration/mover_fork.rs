@@ -13,9 +13,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
-    EngineStats, Faults, Faulty, Mover,
+    EngineStats, Mover,
 };
 use memferry::topology::Machine;
 use memferry_dsa::internals::instructions::CpuFeatures;

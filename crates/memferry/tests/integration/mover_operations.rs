@@ -1,4 +1,4 @@
-//! Operations other than copies, and copies of one source to several targets: on devices, nasty ones too, and without
+//! Operations other than copies, and copies of one source to several targets: on devices, faulty ones too, and without
 //! any they come to what the CPU makes of the same request.
 
 use std::cell::Cell;
@@ -31,8 +31,8 @@ fn options() -> CopyOptions {
     CopyOptions::default()
 }
 
-fn mover_of(config: &DeviceConfig, nasty: FaultPlan) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
-    mover_support::mover_of(config, nasty, DsaOptions::default(), EVERYTHING)
+fn mover_of(config: &DeviceConfig, fault_plan: FaultPlan) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
+    mover_support::mover_of(config, fault_plan, DsaOptions::default(), EVERYTHING)
 }
 
 /// Two queues whose limits cut what is larger than 32 KiB.
@@ -199,7 +199,7 @@ fn without_a_device_the_cpu_does_every_operation() {
 }
 
 #[test]
-fn nasty_devices_do_every_operation() {
+fn faulty_devices_do_every_operation() {
     let (mut faults, mut by_device) = (0, 0);
     for seed in 0..12 {
         let (mover, dsa, _device) = mover_of(&small_queues(), FaultPlan::from_seed(seed));
@@ -259,8 +259,8 @@ fn wrong_requests_are_refused_and_return_their_buffers() {
 fn a_device_that_dies_with_operations_in_it_leaks_their_buffers() {
     let (mut ended, mut lost) = (0, 0);
     for seed in 0..10 {
-        let nasty = FaultPlan { delay_steps_max: 1000, ..FaultPlan::from_seed(seed) };
-        let (mover, dsa, device) = mover_of(&DeviceConfig::one_shared_queue(), nasty);
+        let fault_plan = FaultPlan { delay_steps_max: 1000, ..FaultPlan::from_seed(seed) };
+        let (mover, dsa, device) = mover_of(&DeviceConfig::one_shared_queue(), fault_plan);
         let mut batch = mover.batch(options());
         let operations: Vec<_> = (0..30)
             .map(|size| batch.run(vec![1_u8; 3000 + size], |bytes| Request::crc(0, &*bytes)))
@@ -360,11 +360,11 @@ fn replicas_are_dualcast_by_pairs_where_the_rules_allow() {
 }
 
 #[test]
-fn replicas_are_right_on_nasty_devices_and_without_any() {
+fn replicas_are_right_on_faulty_devices_and_without_any() {
     let alone = Mover::builder(machine()).build().expect("threads");
-    let nasty = (0..10).map(|seed| mover_of(&small_queues(), FaultPlan::from_seed(seed)));
-    let nasty: Vec<_> = nasty.collect();
-    for mover in nasty.iter().map(|(mover, ..)| mover).chain([&alone]) {
+    let faulty = (0..10).map(|seed| mover_of(&small_queues(), FaultPlan::from_seed(seed)));
+    let faulty: Vec<_> = faulty.collect();
+    for mover in faulty.iter().map(|(mover, ..)| mover).chain([&alone]) {
         let source: Vec<u8> = (0..70_000_u32).map(|index| (index * 7) as u8).collect();
         let nodes = [NodeId(0), NodeId(1), NodeId(1)];
         let replicas = mover.replicate_to(source, &nodes, options()).expect("room");

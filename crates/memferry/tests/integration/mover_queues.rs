@@ -28,30 +28,30 @@ type Open = fn(&FaultPlan) -> Queue;
 
 /// Every way into a queue.
 const WAYS: [Open; 6] = [
-    |nasty| emulated("emulated, shared", QueueMode::Shared, nasty),
-    |nasty| emulated("emulated, dedicated", QueueMode::Dedicated, nasty),
-    |nasty| of_linux("ENQCMD", QueueMode::Shared, SubmitMethod::Mapped, nasty),
-    |nasty| of_linux("MOVDIR64B", QueueMode::Dedicated, SubmitMethod::Mapped, nasty),
-    |nasty| of_linux("write, shared", QueueMode::Shared, SubmitMethod::Write, nasty),
-    |nasty| of_linux("write, dedicated", QueueMode::Dedicated, SubmitMethod::Write, nasty),
+    |fault_plan| emulated("emulated, shared", QueueMode::Shared, fault_plan),
+    |fault_plan| emulated("emulated, dedicated", QueueMode::Dedicated, fault_plan),
+    |fault_plan| of_linux("ENQCMD", QueueMode::Shared, SubmitMethod::Mapped, fault_plan),
+    |fault_plan| of_linux("MOVDIR64B", QueueMode::Dedicated, SubmitMethod::Mapped, fault_plan),
+    |fault_plan| of_linux("write, shared", QueueMode::Shared, SubmitMethod::Write, fault_plan),
+    |fault_plan| of_linux("write, dedicated", QueueMode::Dedicated, SubmitMethod::Write, fault_plan),
 ];
 
-fn device(mode: QueueMode, nasty: &FaultPlan) -> Arc<Emulator> {
+fn device(mode: QueueMode, fault_plan: &FaultPlan) -> Arc<Emulator> {
     let queue = match mode {
         QueueMode::Shared => shared_queue("wq0.0", ENTRIES),
         QueueMode::Dedicated => dedicated_queue("wq0.0", ENTRIES),
     };
     let config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![queue] }]);
-    Emulator::start(&config, nasty.clone()).expect("a thread")
+    Emulator::start(&config, fault_plan.clone()).expect("a thread")
 }
 
-fn emulated(name: &'static str, mode: QueueMode, nasty: &FaultPlan) -> Queue {
-    let device = device(mode, nasty);
+fn emulated(name: &'static str, mode: QueueMode, fault_plan: &FaultPlan) -> Queue {
+    let device = device(mode, fault_plan);
     Queue { name, portal: device.portal(0), device, platform: None, mode }
 }
 
-fn of_linux(name: &'static str, mode: QueueMode, way: SubmitMethod, nasty: &FaultPlan) -> Queue {
-    let device = device(mode, nasty);
+fn of_linux(name: &'static str, mode: QueueMode, way: SubmitMethod, fault_plan: &FaultPlan) -> Queue {
+    let device = device(mode, fault_plan);
     let info = device.config().groups[0].queues[0].clone();
     let platform = FakePlatform::new(device.uncounted_portal(0));
     let options = OpenOptions { method: way, ..OpenOptions::default() };

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
-    EngineStats, Faults, Faulty, Mover, RawRequest, Refusal, Rejected, Route,
+    EngineStats, Mover, RawRequest, Refusal, Rejected, Route,
 };
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::Portal;
@@ -27,8 +28,8 @@ fn cpu(workers_count: usize) -> Arc<dyn Engine> {
     Arc::new(CpuEngine::new(&machine(), options).expect("threads"))
 }
 
-fn dsa(nasty: FaultPlan) -> Arc<dyn Engine> {
-    let device = Emulator::start(&DeviceConfig::four_engines(), nasty).expect("a valid configuration");
+fn dsa(fault_plan: FaultPlan) -> Arc<dyn Engine> {
+    let device = Emulator::start(&DeviceConfig::four_engines(), fault_plan).expect("a valid configuration");
     let portals = (0..device.queue_count()).map(|queue| device.portal(queue) as Arc<dyn Portal>);
     Arc::new(DsaEngine::new(portals.collect(), DsaOptions::default()).expect("a thread"))
 }
@@ -168,7 +169,7 @@ fn bytes_are_those_of_a_plain_copy() {
 }
 
 #[test]
-fn nasty_devices_share_copies_too() {
+fn faulty_devices_share_copies_too() {
     println!("seeds 0..12");
     for seed in 0..12 {
         let mover = mover([dsa(FaultPlan::from_seed(seed)), dsa(FaultPlan::from_seed(seed + 100)), cpu(1)]);

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Guidelines, Mover, MoverStats,
-    Route,
+    CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Guidelines, Mover, MoverStats, Route,
 };
 use memferry::topology::Machine;
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
@@ -20,7 +20,7 @@ fn machine() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().expect("built in"))
 }
 
-/// A mover with two engines of nasty names, after some copies.
+/// A mover with two engines with special characters in their names, after some copies.
 fn used() -> (Mover, Duration) {
     let device = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("valid");
     let options = DsaOptions { name: "a \"quoted\\\"\nname".to_owned(), ..DsaOptions::default() };

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use memferry::internals::{Faults, Faulty};
+use memferry::mover::Ordered;
 use memferry::mover::{
-    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Guidelines, Mover,
-    MoverError, Ordered,
+    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Guidelines, Mover, MoverError,
 };
 use memferry::topology::Machine;
 use memferry_dsa::Portal;
@@ -16,8 +17,8 @@ fn machine() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().expect("built in"))
 }
 
-fn on_device(nasty: FaultPlan) -> (Mover, Arc<Emulator>) {
-    let device = Emulator::start(&DeviceConfig::four_engines(), nasty).expect("a valid configuration");
+fn on_device(fault_plan: FaultPlan) -> (Mover, Arc<Emulator>) {
+    let device = Emulator::start(&DeviceConfig::four_engines(), fault_plan).expect("a valid configuration");
     let portals: Vec<Arc<dyn Portal>> = vec![device.portal(0)];
     let dsa = DsaEngine::new(portals, DsaOptions::default()).expect("a thread");
     let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 0 };
@@ -51,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn nasty_devices_change_no_order(
+    fn faulty_devices_change_no_order(
         seed in any::<u64>(),
         len_max in 1_usize..80,
         bursts in prop::collection::vec((1_usize..40, any::<bool>()), 1..20),
@@ -96,9 +97,9 @@ fn a_full_pipeline_hands_back_and_the_oldest_comes_first() {
     for number in 0..2 {
         pipeline.submit(packet(number, 100), vec![0; 100]).expect("room");
     }
-    let full = pipeline.submit(packet(2, 100), vec![0; 100]).expect_err("two are under way");
-    assert_eq!((number(&full.source), full.target.len()), (2, 100));
-    let mut burst = vec![(full.source, full.target)];
+    let refused = pipeline.submit(packet(2, 100), vec![0; 100]).expect_err("two are in flight");
+    assert_eq!((number(&refused.0), refused.1.len()), (2, 100));
+    let mut burst = vec![refused];
     pipeline.submit_burst(&mut burst);
     assert_eq!((burst.len(), pipeline.len(), pipeline.room()), (1, 2, 0));
     assert!(pipeline.retire().is_none(), "nothing is done");

@@ -1,7 +1,9 @@
 //! Which engines take part in a copy, on the machine of the papers and on odd ones.
 
-use memferry::model::{Hardware, Offload, copy_s};
-use memferry::mover::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN};
+use memferry::internals::{
+    Endpoints, EngineSite, Hardware, Offload, SHARE_BYTES_MIN, copy_s, device_shares, engine_shares,
+};
+use memferry::mover::{EngineKind, Route};
 use memferry::topology::{Machine, NodeId};
 
 const ROUTES: [Route; 7] = [
@@ -29,7 +31,7 @@ fn endpoints(source: u32, target: u32) -> Endpoints {
 
 /// On this machine device N is that of node N.
 fn devices(machine: &Machine, route: Route, endpoints: Endpoints) -> Vec<usize> {
-    route.devices(machine, endpoints).into_iter().map(|share| share.engine).collect()
+    device_shares(route, machine, endpoints).into_iter().map(|share| share.engine).collect()
 }
 
 /// A calibration knows no rates of devices that it could not use: others copy for them.
@@ -130,7 +132,7 @@ fn within_their_nodes_neighbours_have_different_helpers() {
 fn push_pull_within_a_node_takes_one_engine_of_another() {
     let site = |node| EngineSite { kind: EngineKind::Dsa, node: Some(NodeId(node)) };
     let engines = |sites: &[EngineSite]| -> Vec<usize> {
-        let shares = Route::PushPull.shares(&xeon_max(), sites, endpoints(0, 8));
+        let shares = engine_shares(Route::PushPull, &xeon_max(), sites, endpoints(0, 8));
         shares.into_iter().map(|share| share.engine).collect()
     };
     assert_eq!(engines(&[site(0), site(0), site(1)]), [0, 2]);
@@ -149,7 +151,7 @@ fn adaptive_takes_as_many_as_the_memories_can_use() {
     let unknown = Endpoints { target_node: None, ..endpoints(8, 8) };
     assert_eq!(devices(&machine, Route::Adaptive, unknown), [0, 1]);
     let cores = [0, 1, 4].map(|node| EngineSite { kind: EngineKind::Cpu, node: Some(NodeId(node)) });
-    let shares = Route::Adaptive.shares(&machine, &cores, endpoints(8, 12));
+    let shares = engine_shares(Route::Adaptive, &machine, &cores, endpoints(8, 12));
     assert_eq!(shares.iter().map(|share| share.engine).collect::<Vec<_>>(), [0, 2]);
 }
 
@@ -160,7 +162,8 @@ fn shares_cover_the_copy_evenly_and_small_copies_are_not_split() {
     for route in ROUTES {
         for size_bytes in sizes {
             for (source, target) in [(0, 8), (0, 11), (3, 12), (15, 0), (77, 8), (77, 78)] {
-                let shares = route.devices(&machine, Endpoints { size_bytes, ..endpoints(source, target) });
+                let shares =
+                    device_shares(route, &machine, Endpoints { size_bytes, ..endpoints(source, target) });
                 let what = format!("{route:?}, {size_bytes} bytes from {source} to {target}: {shares:?}");
                 let mut end = 0;
                 for share in &shares {
@@ -187,13 +190,13 @@ fn shares_cover_the_copy_evenly_and_small_copies_are_not_split() {
 fn machines_that_lack_something_have_routes_too() {
     let machine = Machine::two_tiers().expect("built in");
     for route in ROUTES {
-        assert!(route.devices(&machine, endpoints(0, 1)).is_empty(), "no device: {route:?}");
+        assert!(device_shares(route, &machine, endpoints(0, 1)).is_empty(), "no device: {route:?}");
     }
     let machine = xeon_max();
     let shares = |route: Route, nodes: &[Option<u32>], endpoints| {
         let site = |node: &Option<u32>| EngineSite { kind: EngineKind::Dsa, node: node.map(NodeId) };
         let sites: Vec<_> = nodes.iter().map(site).collect();
-        let shares = route.shares(&machine, &sites, endpoints);
+        let shares = engine_shares(route, &machine, &sites, endpoints);
         shares.into_iter().map(|share| share.engine).collect::<Vec<_>>()
     };
     // All on one node: the second one helps there.

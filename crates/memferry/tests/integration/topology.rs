@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use memferry::topology::{Machine, NodeId, Origin, Tier, TopologyError};
+use memferry::internals::Origin;
+use memferry::topology::{Machine, NodeId, Tier, TopologyError};
 use proptest::prelude::*;
 
 use crate::fixtures::{Tree, everything, hbm_flat, hbm_flat_without_hmat, odd_nodes, one_node, two_nodes};

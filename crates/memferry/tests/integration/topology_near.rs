@@ -1,6 +1,7 @@
 //! Questions on machines: what belongs together, and which memory some CPUs should prefer.
 
-use memferry::topology::{Machine, Node, NodeId, Recording, Tier};
+use memferry::internals::Recording;
+use memferry::topology::{Machine, Node, NodeId, Tier};
 use proptest::prelude::*;
 
 use crate::fixtures;

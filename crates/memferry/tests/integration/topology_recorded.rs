@@ -8,7 +8,8 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use memferry::topology::{DsaFiles, Machine, NodeId, Origin, Recording, TopologyError, Tree};
+use memferry::internals::{DsaFiles, Origin, Recording, Tree};
+use memferry::topology::{Machine, NodeId, TopologyError};
 use memferry_dsa::internals::system::Files;
 use memferry_dsa::system::{ApplyOptions, DeviceId, Plan, Profile, QueueFilter, SystemState};
 use memferry_dsa_emulator::FakeDriver;

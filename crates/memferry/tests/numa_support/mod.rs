@@ -11,8 +11,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, io, thread};
 
+use memferry::internals::{Measured, Parameter};
 use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, MemoryError, free_bytes};
-use memferry::topology::{Machine, Measured, NodeId, Parameter};
+use memferry::topology::{Machine, NodeId};
 use memferry_testing::{Needs, skip};
 
 pub(crate) const PAGE: usize = 4096;
@@ -58,7 +59,7 @@ fn short_cpu_lists() -> Option<Setting> {
 pub(crate) fn with_figures(machine: &Machine) -> Machine {
     let published = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
     let rate = |name: &str, value: f64| Parameter::assumed(name, value, "made up for a test");
-    let of_node = |name: &str, cores: f64| rate(name, published.parameter(name).unwrap().value * cores);
+    let of_node = |name: &str, cores: f64| rate(name, published.parameter(name).unwrap() * cores);
     let parameters = vec![
         of_node("dram_mb_per_s", 1.0),
         of_node("hbm_mb_per_s", 1.0),

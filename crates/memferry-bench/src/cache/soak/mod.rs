@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use ledger::{Ledger, count};
 use memferry::cache::{Cache, CacheMut, CacheStats, Entry, NodeUsage, Region, Request};
-use memferry::mover::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Mover, Route};
+use memferry::internals::{Faults, Faulty};
+use memferry::mover::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Mover, Route};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use source::{Expected, Rewritten, register, write_version};

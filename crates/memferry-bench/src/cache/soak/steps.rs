@@ -9,7 +9,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Instant;
 use std::{mem, thread};
 
-use memferry::cache::{Access, DraftError, Flags, Region, WriteBackError};
+use memferry::cache::{Access, DraftError, Region, WriteBackError};
 use memferry::topology::NodeId;
 use memferry_dsa::internals::panics;
 
@@ -256,10 +256,10 @@ impl SoakState {
     /// Random options of an access, which is counted.
     fn access(&self, random: &mut Random) -> Access {
         count(&self.ledger.accesses, 1);
-        let flags = [Flags::NONE, Flags::WEAK_WAIT, Flags::BLOCK_ON_FAULT][random.below(3)];
+        let block_on_fault = random.below(3) == 0;
         let near = (random.below(3) == 0).then(|| self.node(random));
         let requester = (random.below(2) == 0).then(|| self.node(random));
-        Access { flags, near, requester, ..Access::default() }
+        Access { block_on_fault, near, requester, ..Access::default() }
     }
 
     fn node(&self, random: &mut Random) -> NodeId {

@@ -1,7 +1,7 @@
 //! Greinsmark 2020: sub-domains of sockets.
 
-use memferry::internals::{Part, queries_per_s};
-use memferry::model::{Hardware, ModelError};
+use memferry::internals::{Hardware, Part, queries_per_s};
+use memferry::model::ModelError;
 use memferry::topology::{Machine, NodeId};
 
 use super::List;

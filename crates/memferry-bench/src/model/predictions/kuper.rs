@@ -1,7 +1,7 @@
 //! Kuper et al. 2024: conditions under which a device is faster than a core.
 
-use memferry::model::{Hardware, ModelError, Offload};
-use memferry::mover::Endpoints;
+use memferry::internals::{Endpoints, Hardware, Offload};
+use memferry::model::ModelError;
 use memferry::topology::Machine;
 
 use super::List;

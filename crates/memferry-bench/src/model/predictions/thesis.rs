@@ -1,7 +1,8 @@
 //! Fürst 2024: table 6.2, and copies by one device and by several.
 
-use memferry::model::{self, Hardware, ModelError, Offload, copy_s};
-use memferry::mover::{Endpoints, Route};
+use memferry::internals::{Endpoints, Hardware, Offload, Run, copy_s, device_shares};
+use memferry::model::ModelError;
+use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 
 use super::{GIB, List, THESIS};
@@ -23,10 +24,10 @@ impl List {
         self.figure("prefetching, distributed columns", &["F085"], ms(dist.total_s), "ms").unexplained = Some(
             "the model has no overhead of the cache itself, which the thesis sees in SCAN_b and gives no number for",
         );
-        let hits = |run: &model::Run| run.hit_rate().unwrap_or(0.0) * 100.0;
+        let hits = |run: &Run| run.hit_rate().unwrap_or(0.0) * 100.0;
         self.figure("hit rate, prefetching", &["F081"], hits(&pre), "%");
         self.figure("hit rate, distributed columns", &["F084"], hits(&dist), "%").is_fit = true;
-        let speed_up = |run: &model::Run| base.total_s / run.total_s;
+        let speed_up = |run: &Run| base.total_s / run.total_s;
         self.figure("speed-up, HBM", &["F077"], speed_up(&limit), "x").is_fit = true;
         self.figure("speed-up, prefetching", &["F080"], speed_up(&pre), "x");
         self.figure("speed-up, distributed columns", &["F083"], speed_up(&dist), "x").unexplained =
@@ -43,7 +44,7 @@ impl List {
         self.figure("rate of HBM if stages follow each other", &["F091"], 4.0 / after_scan, "GiB/s").is_fit =
             true;
         self.statement("DDR below its theoretical rate", &["F036"], dram < self.published("F036"));
-        let stages = |one: &model::Run, other: &model::Run| -> Vec<f64> {
+        let stages = |one: &Run, other: &Run| -> Vec<f64> {
             one.stages_s.iter().zip(&other.stages_s).map(|(one, other)| one / other).collect()
         };
         let (slower, close) = (stages(&pre, &base), stages(&dist, &limit));
@@ -93,7 +94,7 @@ impl List {
         self.push("eight devices to node 15", &["F052"], rate(Route::All, 15)?, (64.0, 65.56), "GiB/s");
         self.figure("smart copy to node 15", &["D035"], rate(Route::Smart, 15)?, "GiB/s").unexplained =
             Some("from the draft's 96 GiB/s, which the final thesis does not repeat; two devices have 60");
-        let count = |route: Route, target| route.devices(&machine, endpoints(target)).len() as f64;
+        let count = |route: Route, target| device_shares(route, &machine, endpoints(target)).len() as f64;
         for (row, route) in [
             ("F039", Route::Single),
             ("F040", Route::PushPull),

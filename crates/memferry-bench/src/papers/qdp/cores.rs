@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use memferry::cache::{Access, Cache, Region};
-use memferry::memory::{Pool, free_bytes, nodes_of_pages};
+use memferry::internals::nodes_of_pages;
+use memferry::memory::{Pool, free_bytes};
 use memferry::model::Fetch;
 use memferry::mover::{DsaEngine, DsaOptions, Engine, Mover, MoverError};
 use memferry::topology::{Machine, NodeId};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use memferry::internals::hit_share;
-use memferry::model::{Advice, Column, Fairness, Fetch, Hardware, ModelError, Offload, Pipeline, Stage};
+use memferry::internals::{Fairness, Hardware, Offload, Pipeline, hit_share};
+use memferry::model::{Advice, Column, Fetch, ModelError, Stage};
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 

@@ -1,6 +1,7 @@
+use memferry::internals::{Measured, Parameter};
 use memferry::memory::free_bytes;
 use memferry::mover::{DsaEngine, DsaOptions};
-use memferry::topology::{Measured, NodeId, Parameter};
+use memferry::topology::NodeId;
 
 use super::*;
 use crate::model::scenario;

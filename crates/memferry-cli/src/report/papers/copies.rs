@@ -1,8 +1,9 @@
 //! Copies by devices: throughput over sizes, batches, threads, devices and nodes.
 
 use anyhow::Result;
-use memferry::model::{self, Hardware, Offload};
-use memferry::mover::{Endpoints, Route};
+use memferry::internals::{Endpoints, Hardware, Offload, copy_s};
+use memferry::model::ModelError;
+use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
@@ -185,7 +186,7 @@ fn throughput(name: &str, title: &str, unit: &str) -> Figure {
 }
 
 /// The modelled rates of a device and of a core on a machine, by size.
-pub(in crate::report) fn device_and_core(name: &str, machine: &Machine) -> Result<Figure, model::ModelError> {
+pub(in crate::report) fn device_and_core(name: &str, machine: &Machine) -> Result<Figure, ModelError> {
     let costs = Offload::of(&Hardware::of(machine)?)?;
     let mut figure = throughput(name, "A device and a core, by size", "GB/s");
     for power in 8..=20 {
@@ -208,8 +209,8 @@ pub(in crate::report) fn copy_rate(
     route: Route,
     source: NodeId,
     target: NodeId,
-) -> Result<f64, model::ModelError> {
+) -> Result<f64, ModelError> {
     let size_bytes = 1 << 30;
     let endpoints = Endpoints { source_node: Some(source), target_node: Some(target), size_bytes, turn: 0 };
-    Ok(GIB / model::copy_s(machine, &Hardware::of(machine)?, route, endpoints)?)
+    Ok(GIB / copy_s(machine, &Hardware::of(machine)?, route, endpoints)?)
 }

@@ -4,7 +4,7 @@ mod copies;
 mod domains;
 
 use anyhow::Result;
-use memferry::model::{Hardware, Pipeline, Run};
+use memferry::internals::{Hardware, Pipeline, Run};
 use memferry::topology::Machine;
 use memferry_bench::model::{self, Prediction, Validation};
 

@@ -4,7 +4,8 @@
 
 mod cpu;
 mod dsa;
-mod faulty;
+#[cfg(feature = "internals")]
+pub(crate) mod faulty;
 pub(in crate::mover) mod halt_poll;
 #[cfg(all(test, memferry_loom))]
 mod loom_queue;
@@ -21,7 +22,6 @@ use crate::topology::NodeId;
 
 pub use cpu::{CpuEngine, CpuOptions};
 pub use dsa::{DsaEngine, DsaOptions};
-pub use faulty::{Faults, Faulty};
 
 /// An executor of copies.
 ///

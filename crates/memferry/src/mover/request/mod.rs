@@ -20,10 +20,10 @@ pub(in crate::mover) mod raw;
 mod transfer;
 
 pub use completion::CopyReport;
-pub use operation::{Operation, OperationResult};
+pub use operation::Operation;
 pub use owned::OperationError;
 pub use raw::RawRequest;
-pub use transfer::{CopyOptions, Transfer, TransferError, TransferResult};
+pub use transfer::{CopyOptions, Transfer};
 
 pub(in crate::mover) use completion::{Callback, CopyResult};
 pub(crate) use epoch::{Epoch, Epochs};

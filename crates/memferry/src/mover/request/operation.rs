@@ -19,9 +19,6 @@ use super::transfer::CopyOptions;
 use crate::mover::error::CopyError;
 use crate::mover::guidelines::Guidelines;
 
-/// The result of an operation: its buffers, its outcome and a report, or an error with the buffers in it.
-pub type OperationResult<B, O> = Result<(B, O, CopyReport), OperationError<B>>;
-
 /// An operation in flight. It owns its buffers and returns them, with its outcome `O`, when it is done.
 ///
 /// Await it, or call [`wait`](Operation::wait). Drop, forget and fork have the effect that they have on a
@@ -82,7 +79,7 @@ impl<B, O> Operation<B, O> {
     ///
     /// # Errors
     /// [`OperationError`], with the buffers in it unless they are lost.
-    pub fn wait(self) -> OperationResult<B, O> {
+    pub fn wait(self) -> Result<(B, O, CopyReport), OperationError<B>> {
         self.owned.wait();
         self.take()
     }
@@ -91,7 +88,7 @@ impl<B, O> Operation<B, O> {
     ///
     /// # Errors
     /// The operation, still in flight.
-    pub fn try_wait(self) -> Result<OperationResult<B, O>, Operation<B, O>> {
+    pub fn try_wait(self) -> Result<<Self as Future>::Output, Operation<B, O>> {
         if self.is_done() { Ok(self.take()) } else { Err(self) }
     }
 
@@ -100,16 +97,16 @@ impl<B, O> Operation<B, O> {
         self.owned.is_done()
     }
 
-    fn take(&self) -> OperationResult<B, O> {
+    fn take(&self) -> Result<(B, O, CopyReport), OperationError<B>> {
         let (buffers, (outcome, report)) = self.owned.take()?;
         Ok((buffers, outcome, report))
     }
 }
 
 impl<B, O> Future for Operation<B, O> {
-    type Output = OperationResult<B, O>;
+    type Output = Result<(B, O, CopyReport), OperationError<B>>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<OperationResult<B, O>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.owned.poll(context.waker()) { Poll::Ready(self.take()) } else { Poll::Pending }
     }
 }

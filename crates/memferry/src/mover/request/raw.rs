@@ -287,6 +287,7 @@ impl RawRequest {
     }
 
     /// Replaces the callback, for a decorator that calls the old one itself.
+    #[cfg(feature = "internals")]
     pub(in crate::mover) fn replace_callback(&mut self, callback: Callback) -> Callback {
         self.callback.replace(callback).expect("only finishing takes it, and that consumes the request")
     }

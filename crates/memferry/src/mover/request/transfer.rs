@@ -30,9 +30,6 @@ pub struct CopyOptions {
     pub route: Option<Route>,
 }
 
-/// The result of a transfer: both buffers and a report, or an error with the buffers in it.
-pub type TransferResult<S, T> = Result<(S, T, CopyReport), TransferError<S, T>>;
-
 /// A copy in flight. It owns its buffers and returns them when it is done.
 ///
 /// Await it, or call [`wait`](Transfer::wait).
@@ -89,8 +86,8 @@ impl<S, T> Transfer<S, T> {
     /// copy.
     ///
     /// # Errors
-    /// [`TransferError`], with the buffers in it unless they are lost.
-    pub fn wait(self) -> TransferResult<S, T> {
+    /// [`OperationError`], with the buffers in it unless they are lost.
+    pub fn wait(self) -> Result<(S, T, CopyReport), OperationError<(S, T)>> {
         self.owned.wait();
         self.take()
     }
@@ -99,7 +96,7 @@ impl<S, T> Transfer<S, T> {
     ///
     /// # Errors
     /// The transfer, still in flight.
-    pub fn try_wait(self) -> Result<TransferResult<S, T>, Transfer<S, T>> {
+    pub fn try_wait(self) -> Result<<Self as Future>::Output, Transfer<S, T>> {
         if self.is_done() { Ok(self.take()) } else { Err(self) }
     }
 
@@ -108,16 +105,16 @@ impl<S, T> Transfer<S, T> {
         self.owned.is_done()
     }
 
-    fn take(&self) -> TransferResult<S, T> {
+    fn take(&self) -> Result<(S, T, CopyReport), OperationError<(S, T)>> {
         let ((source, target), report) = self.owned.take()?;
         Ok((source, target, report))
     }
 }
 
 impl<S, T> Future for Transfer<S, T> {
-    type Output = TransferResult<S, T>;
+    type Output = Result<(S, T, CopyReport), OperationError<(S, T)>>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TransferResult<S, T>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.owned.poll(context.waker()) { Poll::Ready(self.take()) } else { Poll::Pending }
     }
 }
@@ -127,6 +124,3 @@ impl<S, T> fmt::Debug for Transfer<S, T> {
         f.debug_struct("Transfer").field("done", &self.is_done()).finish_non_exhaustive()
     }
 }
-
-/// The error of a transfer, with source and target unless a device may still touch them.
-pub type TransferError<S, T> = OperationError<(S, T)>;

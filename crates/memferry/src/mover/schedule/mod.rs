@@ -23,7 +23,7 @@ use super::guidelines::{self, BATCH_LEN_MAX, BATCHED_BYTES_MAX, Guidelines};
 use super::request::{CopyOptions, CopyReport, Epoch, Epochs, RawRequest};
 use super::stats::{Counter, MoverStats, trace};
 use crate::copy_method::CopyMethods;
-use crate::route::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN};
+use crate::route::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN, first_engine};
 use crate::topology::{Machine, NodeId};
 use split::SplitCounters;
 
@@ -303,7 +303,7 @@ impl Scheduler {
     ) -> impl Iterator<Item = usize> + use<'_> {
         let (engines, sites) = (&self.engines[range.clone()], &self.sites[range.clone()]);
         let route = self.route_of(copy);
-        let mut first = route.first(&self.machine, sites, endpoints).unwrap_or(0);
+        let mut first = first_engine(route, &self.machine, sites, endpoints).unwrap_or(0);
         if route != Route::RoundRobin && sites.len() > 1 {
             let at = sites[first];
             let is_equal = |index: &usize| sites[*index] == at;
@@ -347,7 +347,7 @@ impl Scheduler {
 
     fn nearest_cpu(&self, source_node: Option<NodeId>, target_node: Option<NodeId>) -> &CpuEngine {
         let endpoints = Endpoints { source_node, target_node, ..Endpoints::default() };
-        let nearest = Route::Single.first(&self.machine, &self.sites[self.cpus_begin..], endpoints);
+        let nearest = first_engine(Route::Single, &self.machine, &self.sites[self.cpus_begin..], endpoints);
         &self.cpus[nearest.unwrap_or(0)]
     }
 }

@@ -7,7 +7,7 @@ use super::Scheduler;
 use super::split::{CUT, Lane, Split, SplitCounters, SplitEngines};
 use crate::mover::engine::{Refusal, Rejected};
 use crate::mover::request::RawRequest;
-use crate::route::{Endpoints, Route, SHARE_BYTES_MIN, Share};
+use crate::route::{Endpoints, Route, SHARE_BYTES_MIN, Share, engine_shares};
 
 struct MoverEngines {
     scheduler: Arc<Scheduler>,
@@ -32,7 +32,7 @@ pub(super) fn try_split(
     }
     let able: Vec<usize> = range.filter(|&index| scheduler.engines[index].supports(copy.opcode())).collect();
     let sites: Vec<_> = able.iter().map(|&index| scheduler.sites[index]).collect();
-    let shares = route.shares(&scheduler.machine, &sites, endpoints);
+    let shares = engine_shares(route, &scheduler.machine, &sites, endpoints);
     let width = |share: &Share| scheduler.engines[able[share.engine]].width();
     let workers_count: usize = shares.iter().map(width).sum();
     if workers_count < 2 {

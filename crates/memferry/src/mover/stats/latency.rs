@@ -83,16 +83,16 @@ pub struct Latencies {
     /// Sum of all latencies.
     pub sum_ns: u64,
     /// The buckets that are not empty, ascending.
-    pub buckets: Vec<LatencyBucket>,
+    buckets: Vec<LatencyBucket>,
 }
 
 /// Copies with about the same latency.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LatencyBucket {
+struct LatencyBucket {
     /// Longest latency of the bucket, at most a quarter above the shortest; `u64::MAX` for five hours and more.
-    pub latency_ns_max: u64,
+    latency_ns_max: u64,
     /// Number of copies.
-    pub count: u64,
+    count: u64,
 }
 
 impl Latencies {

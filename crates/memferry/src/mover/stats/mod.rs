@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use latency::Histogram;
 
-pub use latency::{Latencies, LatencyBucket};
+pub use latency::Latencies;
 
 use super::request::CopyResult;
 use crate::moment::Moment;

@@ -17,11 +17,11 @@ pub(crate) fn machine() -> Arc<Machine> {
 /// A mover whose first engine drives all queues of an emulated device.
 pub(crate) fn mover_of(
     config: &DeviceConfig,
-    nasty: FaultPlan,
+    fault_plan: FaultPlan,
     options: DsaOptions,
     guidelines: Guidelines,
 ) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
-    let device = Emulator::start(config, nasty).expect("a valid configuration");
+    let device = Emulator::start(config, fault_plan).expect("a valid configuration");
     let portals = (0..device.queue_count()).map(|queue| device.portal(queue) as Arc<dyn Portal>).collect();
     let dsa = Arc::new(DsaEngine::new(portals, options).expect("a thread"));
     let builder = Mover::builder(machine()).guidelines(guidelines).engine(dsa.clone());
