@@ -137,7 +137,7 @@ struct Passes {
     checked: Option<(Check, Vec<CheckedScan>)>,
 }
 
-/// Provenance often disturbed scans are measured again.
+/// How often disturbed scans are measured again.
 const AGAIN_MAX: usize = 10;
 
 /// Calibrates and checks in turns, so that both see the machine in the same condition.

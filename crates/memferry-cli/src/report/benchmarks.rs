@@ -87,8 +87,7 @@ fn check(record: &Record) -> Vec<Figure> {
     times.about = format!("{of}, as the model predicts them and as they run.");
     // In ns, so that the values are above 1 and a longer bar is a longer time.
     times.y = Axis::new("time in ns; in brackets the error of the model", Scale::Log);
-    let mut errors =
-        Figure::new("calibrate-errors", Kind::Rows, "Provenance far a model of this machine is off");
+    let mut errors = Figure::new("calibrate-errors", Kind::Rows, "How far a model of this machine is off");
     errors.about = format!("{of}; below 0 the model is too fast.");
     if let Some(median) = record.row("own_error_median").and_then(|row| row.value) {
         errors.about += &format!(" The median of the errors, without their signs, is {median:.1} %.");

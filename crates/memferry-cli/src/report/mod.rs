@@ -195,7 +195,7 @@ impl<'a> Report<'a> {
             },
             Section {
                 id: "errors",
-                title: "Provenance far the model is off",
+                title: "How far the model is off",
                 intro: "Each published number that the model predicts.",
                 figures: papers.error_figures(),
             },

@@ -116,8 +116,7 @@ impl Papers {
             ("errors-greinsmark", "Greinsmark 2020", &["G"]),
         ];
         of.map(|(name, title, letters)| {
-            let mut figure =
-                Figure::new(name, Kind::Rows, format!("Provenance far the model is off: {title}"));
+            let mut figure = Figure::new(name, Kind::Rows, format!("How far the model is off: {title}"));
             figure.about =
                 "Predictions of published numbers that nothing was calibrated on; where a range was \
                  published, its nearest end counts."
