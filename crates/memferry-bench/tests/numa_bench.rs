@@ -1,4 +1,4 @@
-//! The papers' benchmarks on a machine with several nodes: memory is where the point says, or where its core is.
+//! The papers' benchmarks on a machine with several nodes: memory is on the nodes of the point, or on that of its core.
 
 #[path = "../../memferry/tests/numa_support/mod.rs"]
 mod numa_support;
@@ -16,10 +16,10 @@ fn point() -> Point {
     Axes { ways: vec![Way::Core], sizes_bytes: vec![64 << 10], ..Axes::default() }.points().remove(0)
 }
 
-/// What a run says of where it was, as the kernel told it.
+/// The place of a run, as the kernel reports it.
 fn place(machine: &Machine, point: &Point) -> String {
     let backend = OnMachine::new(machine.clone(), SystemState::discover().unwrap(), false);
-    let taken = backend.run(point, &[Metric::Throughput], RunLength::QUICK).unwrap();
+    let taken = backend.run(point, &[Metric::THROUGHPUT], RunLength::QUICK).unwrap();
     taken[0].note.clone().unwrap_or_default()
 }
 

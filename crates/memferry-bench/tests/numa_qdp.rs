@@ -3,10 +3,8 @@
 #[path = "../../memferry/tests/numa_support/mod.rs"]
 mod numa_support;
 
-use memferry_bench::papers::Skipped;
-use memferry_bench::papers::qdp::{
-    Axes, Nodes, Qdp, Query, QueryMetric, QueryRuns, Synchronization, Variant,
-};
+use memferry_bench::papers::qdp::{Axes, Nodes, Qdp, Query, QueryRuns, Synchronization, Variant};
+use memferry_bench::papers::{Metric, Skipped};
 use numa_support::{MIB, PAGE, assert_no_strays, on_several_nodes};
 
 /// Small: the CPUs of the guest are emulated.
@@ -32,7 +30,7 @@ fn copies_of_the_query_lie_on_the_near_node() {
         let near = nodes.near.unwrap_or(nodes.home);
         for query in queries(&qdp, &[Variant::Prefetching, Variant::Distributed]) {
             let taken = qdp.run(&query, QueryRuns { warm_ups: 0, runs: 2 }).unwrap();
-            let hits = taken.iter().find(|taken| taken.metric == QueryMetric::HitRate).unwrap();
+            let hits = taken.iter().find(|taken| taken.metric == Metric::HIT_RATE).unwrap();
             assert_eq!(hits.values, [1.0; 2], "{query:?}");
             let place = format!("all {} pages of copies lie on node {near}", 2 * MIB / PAGE);
             assert!(hits.note.as_ref().is_some_and(|note| note.contains(&place)), "{hits:?}");
@@ -57,7 +55,7 @@ fn every_variant_finds_its_nodes() {
             };
             match (qdp.run(&query, QueryRuns { warm_ups: 0, runs: 1 }), needed) {
                 (Ok(taken), Some(_)) => assert!(!taken.is_empty()),
-                (Err(Skipped::Cannot(why)), None) => println!("{}: {why}", query.variant.name()),
+                (Err(Skipped::Cannot(why)), None) => println!("{}: {why}", query.variant),
                 (other, _) => panic!("{query:?}: {other:?}"),
             }
         }

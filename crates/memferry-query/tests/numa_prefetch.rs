@@ -1,4 +1,4 @@
-//! Tables lie on their home node and late columns are copied to the node beside it: the kernel is asked, page by page.
+//! Tables lie on their home node, and late columns are copied to the near node, as the kernel reports for each page.
 
 #[path = "../../memferry/tests/numa_support/mod.rs"]
 mod numa_support;
@@ -29,7 +29,7 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 const ROWS: i64 = 32_000;
 const PARTITIONS: usize = 2;
 const QUERY: &str = "select sum(b), count(s), max(s) from t where a < 300";
-/// What the query reads late: `b` and, at least, the views of `s`.
+/// The late columns of the query: `b` and, at least, the views of `s`.
 const LATE_BYTES_MIN: u64 = ROWS as u64 * (8 + 16);
 
 fn table(machine: &Arc<Machine>, home: NodeId) -> Arc<TableData> {
@@ -139,7 +139,7 @@ async fn columns_come_to_the_node_beside_the_tables_home() {
     }
 }
 
-/// The kernel of the guest tells which memory is faster, and not the copy rate of a core: the gain is unknown.
+/// The kernel of the guest reports the faster memory but not the copy rate of a core, so the gain is not known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_figures_nothing_is_copied() {
     let Some((machine, _)) = several_nodes() else { return };
@@ -161,7 +161,7 @@ async fn without_figures_nothing_is_copied() {
     }
 }
 
-/// `always` goes where it is told, whether that is faster or not.
+/// `always` copies to the given node, even if it is slower.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emulated_device_copies_between_nodes() {
     let Some((machine, _)) = several_nodes() else { return };
@@ -178,7 +178,7 @@ async fn an_emulated_device_copies_between_nodes() {
     assert_no_strays(&machine);
 }
 
-/// Somebody else has the near node: the query reads from home, and says so.
+/// Another program uses the near node: the query reads from home and reports it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_near_node_costs_nothing_but_the_hits() {
     let Some((machine, _)) = several_nodes() else { return };

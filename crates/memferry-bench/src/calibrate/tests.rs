@@ -1,4 +1,4 @@
-//! A quick calibration of the machine that runs the tests: what comes out is used, not judged.
+//! A quick calibration of the machine that runs the tests. The results are used, not judged.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const NAME: (&str, &str) = ("calibrated", "by a test");
 fn a_calibrated_machine_is_a_profile_that_models_take() {
     let machine = Machine::discover().unwrap();
     let mut steps = 0;
-    // Beside other tests even a line through times may be none; that is an answer, and not one to count on.
+    // Other tests may disturb the times so much that no line fits them; that error is accepted.
     let effort = SamplingPlan { limit: Duration::MAX, ..SamplingPlan::QUICK };
     let mut calibrator = Calibrator::new(&machine, effort, false).unwrap();
     let calibration = (0..20)

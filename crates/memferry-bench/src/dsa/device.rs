@@ -3,35 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::{
-    Backoff, BackoffError, CompletionRecord, Descriptor, Portal, Status, TimedOut, Wait, submit_with_backoff,
-};
+use memferry_dsa::{Backoff, Descriptor, Portal, submit_with_backoff};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, StartError, shared_queue};
 
-/// A record on a cache line of its own.
-#[repr(align(64))]
-#[derive(Default)]
-struct Slot(CompletionRecord);
-
-/// A thousand times longer than any operation here.
-const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Polls of a record before the clock is read.
-const LOOKS: u32 = 1 << 16;
-
-/// A device that cannot be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    /// It does not accept descriptors.
-    #[error(transparent)]
-    BackoffError(#[from] BackoffError),
-    /// It completes none.
-    #[error("the device wrote no completion record in {TIMEOUT:?}")]
-    Silent,
-    /// It completes a correct descriptor with an error.
-    #[error("a correct descriptor completed with {0}")]
-    Status(Status),
-}
+use super::load::LoadError;
+use super::load::queue::{Slot, wait};
 
 /// An emulated device without faults: one engine, one shared queue with room for everything.
 ///
@@ -46,7 +22,7 @@ pub fn emulated() -> Result<Arc<Emulator>, StartError> {
     )
 }
 
-fn submit(portal: &dyn Portal, descriptor: &Descriptor) -> Result<(), DeviceError> {
+fn submit(portal: &dyn Portal, descriptor: &Descriptor) -> Result<(), LoadError> {
     // Patience for a queue that other clients fill too; an idle queue accepts it at once.
     let patience = Backoff::new(1 << 20);
     // SAFETY: no-ops and lists of no-ops name no memory but their records and lists. Those outlive the waits below, or
@@ -55,26 +31,8 @@ fn submit(portal: &dyn Portal, descriptor: &Descriptor) -> Result<(), DeviceErro
     Ok(())
 }
 
-fn wait(portal: &dyn Portal, record: &CompletionRecord) -> Result<(), DeviceError> {
-    // The clock is read only after many polls: it costs a good part of a round trip.
-    for _ in 0..LOOKS {
-        if let Some(completion) = record.poll() {
-            portal.completed(1);
-            return match completion.status {
-                Status::Success => Ok(()),
-                status => Err(DeviceError::Status(status)),
-            };
-        }
-        std::hint::spin_loop();
-    }
-    match Wait::Pause.wait(record, TIMEOUT) {
-        Ok(_) => wait(portal, record),
-        Err(TimedOut { .. }) => Err(DeviceError::Silent),
-    }
-}
-
 /// Runs `work` on memory that a device writes to; leaks the memory on failure, since the device may still write.
-fn guarded<M, T>(memory: M, work: impl FnOnce(&M) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+fn guarded<M, T>(memory: M, work: impl FnOnce(&M) -> Result<T, LoadError>) -> Result<T, LoadError> {
     let result = work(&memory);
     if result.is_err() {
         std::mem::forget(memory);
@@ -85,8 +43,8 @@ fn guarded<M, T>(memory: M, work: impl FnOnce(&M) -> Result<T, DeviceError>) -> 
 /// Operations per second of no-ops with a record each, `in_flight` at a time.
 ///
 /// # Errors
-/// [`DeviceError`].
-pub fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> Result<f64, DeviceError> {
+/// [`LoadError`].
+pub fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> Result<f64, LoadError> {
     let slots: Vec<Slot> = (0..in_flight).map(|_| Slot::default()).collect();
     guarded(slots, |slots| {
         let start = Instant::now();
@@ -106,13 +64,13 @@ pub fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> Result<f6
 /// Members per second of batches of `members` no-ops, two in flight, with a record per member or per batch only.
 ///
 /// # Errors
-/// [`DeviceError`].
+/// [`LoadError`].
 pub fn batches(
     portal: &dyn Portal,
     members: usize,
     with_records: bool,
     count: usize,
-) -> Result<f64, DeviceError> {
+) -> Result<f64, LoadError> {
     struct Lane {
         batch: Slot,
         _records: Vec<Slot>,
@@ -144,8 +102,8 @@ pub fn batches(
 /// The median round trip of one no-op at a time, with a spinning waiter.
 ///
 /// # Errors
-/// [`DeviceError`].
-pub fn round_trip(portal: &dyn Portal, count: usize) -> Result<Duration, DeviceError> {
+/// [`LoadError`].
+pub fn round_trip(portal: &dyn Portal, count: usize) -> Result<Duration, LoadError> {
     guarded(Slot::default(), |Slot(record)| {
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
@@ -163,8 +121,8 @@ pub fn round_trip(portal: &dyn Portal, count: usize) -> Result<Duration, DeviceE
 /// Bytes per second of copies of `size_bytes`, one at a time.
 ///
 /// # Errors
-/// [`DeviceError`].
-pub fn copies(portal: &dyn Portal, size_bytes: u32, count: usize) -> Result<f64, DeviceError> {
+/// [`LoadError`].
+pub fn copies(portal: &dyn Portal, size_bytes: u32, count: usize) -> Result<f64, LoadError> {
     // Written, not zeroed by the allocator: a device that does not block on faults stops at untouched pages.
     let (source, mut target) = (vec![7u8; size_bytes as usize], vec![1u8; size_bytes as usize]);
     let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), size_bytes);
@@ -203,6 +161,6 @@ mod tests {
         let emulator = emulated().unwrap();
         let portal = emulator.portal(0);
         emulator.abort();
-        assert!(matches!(round_trip(&*portal, 1), Err(DeviceError::BackoffError(_))));
+        assert!(matches!(round_trip(&*portal, 1), Err(LoadError::BackoffError(_))));
     }
 }

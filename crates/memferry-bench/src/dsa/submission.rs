@@ -22,8 +22,6 @@ pub struct Costs {
     pub bare_trap_ns: Vec<f64>,
     /// An ENQCMD of a no-op to a device that is not idle, the mean of all threads.
     pub submit_ns: Vec<f64>,
-    /// The share that the queue accepted: a full queue answers faster.
-    pub accepted_share: f64,
 }
 
 /// Submissions that cannot be measured.
@@ -61,15 +59,11 @@ pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Subm
     let page = Page::map(queue)?;
     // The first submission of a call site is not representative: it traps even where it will be patched.
     submissions(&page, 1, threads)?;
-    let mut costs = Costs { bare_trap_ns: Vec::new(), submit_ns: Vec::new(), accepted_share: 0.0 };
-    let mut accepted = 0;
+    let mut costs = Costs { bare_trap_ns: Vec::new(), submit_ns: Vec::new() };
     for _ in 0..runs {
         costs.bare_trap_ns.push(bare_traps(bursts)?);
-        let (ns, taken) = submissions(&page, bursts, threads)?;
-        costs.submit_ns.push(ns);
-        accepted += taken;
+        costs.submit_ns.push(submissions(&page, bursts, threads)?);
     }
-    costs.accepted_share = accepted as f64 / (runs * bursts * threads * BURST) as f64;
     Ok(costs)
 }
 
@@ -96,24 +90,21 @@ fn bursts_ns(
     Ok((median(&full) - median(&empty)) / BURST as f64)
 }
 
-/// The mean of all threads' medians, and the number of accepted submissions.
-fn submissions(page: &Page, bursts: usize, threads: usize) -> Result<(f64, usize), SubmissionError> {
+/// The mean of all threads' medians.
+fn submissions(page: &Page, bursts: usize, threads: usize) -> Result<f64, SubmissionError> {
     let start = Barrier::new(threads);
     let one = || {
         start.wait();
-        let mut accepted = 0;
         // SAFETY: a no-op without a record names no memory.
-        let submit = || accepted += usize::from(unsafe { page.enqcmd(&Descriptor::noop()) });
-        let ns = bursts_ns(bursts, submit, || drain(page))?;
-        Ok((ns, accepted))
+        let submit = || _ = unsafe { page.enqcmd(&Descriptor::noop()) };
+        bursts_ns(bursts, submit, || drain(page))
     };
-    let found: Result<Vec<(f64, usize)>, SubmissionError> = std::thread::scope(|scope| {
+    let medians: Vec<f64> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        running.into_iter().map(|thread| thread.join().unwrap_or(Err(SubmissionError::Silent))).collect()
-    });
-    let found = found?;
-    let sum = found.iter().fold((0.0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    Ok((sum.0 / threads as f64, sum.1))
+        let medians = running.into_iter().map(|thread| thread.join().unwrap_or(Err(SubmissionError::Silent)));
+        medians.collect::<Result<_, _>>()
+    })?;
+    Ok(medians.iter().sum::<f64>() / threads as f64)
 }
 
 /// Waits until the device has completed all earlier descriptors.
@@ -203,8 +194,7 @@ mod tests {
 
     #[test]
     fn overheads_are_differences_of_neighbours() {
-        let costs =
-            Costs { bare_trap_ns: vec![10.0, 20.0], submit_ns: vec![15.0, 22.0], accepted_share: 1.0 };
+        let costs = Costs { bare_trap_ns: vec![10.0, 20.0], submit_ns: vec![15.0, 22.0] };
         assert_eq!(costs.overhead_ns(), [5.0, 2.0]);
     }
 

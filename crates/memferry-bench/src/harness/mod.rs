@@ -4,6 +4,17 @@
 //! alternate ─▶ Pairs ─▶ Comparison ─▶ Row ─▶ Record ─▶ results/MACHINE/DATE-BENCH.{csv,json}
 //! ```
 
+/// Displays the variants of enums under their names in serde.
+macro_rules! display_by_serde {
+    ($($name:ty),+) => {$(
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        }
+    )+};
+}
+
 mod allocations;
 mod pairs;
 mod provenance;
@@ -12,6 +23,7 @@ mod record;
 mod row;
 
 pub use allocations::{CountingAllocator, allocations_count};
+pub(crate) use display_by_serde;
 pub use pairs::{Estimate, Pairs, alternate, geomean, geomean_ratio, median, try_alternate};
 pub use provenance::Provenance;
 pub use random::Random;

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 
 use memferry::topology::Machine;
 use serde::Serialize;
+use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use super::Row;
@@ -31,18 +32,31 @@ pub struct Record<R = Row> {
     /// Seed of the run.
     pub seed: u64,
     /// Options of the benchmark.
-    pub options: serde_json::Value,
+    pub options: Value,
     /// The numbers.
     pub rows: Vec<R>,
 }
 
-/// A row that a CSV file can hold.
-pub trait CsvRow {
+/// A row that a CSV file can hold, by the fields of its JSON object.
+pub trait CsvRow: Serialize {
     /// Names of the columns, in order.
     fn columns() -> Vec<&'static str>;
 
     /// One field per column; an absent value is empty.
-    fn fields(&self) -> Vec<String>;
+    fn fields(&self) -> Vec<String> {
+        let row = serde_json::to_value(self).unwrap_or_default();
+        let field = |column: &str| match &row[column] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            // JSON has `1e3` and `2.0` where CSV has `1000` and `2`.
+            Value::Number(number) => match number.as_u64() {
+                Some(whole) => whole.to_string(),
+                None => number.as_f64().map_or(String::new(), |number| number.to_string()),
+            },
+            other => other.to_string(),
+        };
+        Self::columns().into_iter().map(field).collect()
+    }
 }
 
 /// A record that cannot be written.
@@ -69,7 +83,7 @@ impl<R> Record<R> {
         commit: &'static str,
         machine: Machine,
         seed: u64,
-        options: serde_json::Value,
+        options: Value,
     ) -> Record<R> {
         let started = rfc3339(SystemTime::now());
         let version = env!("CARGO_PKG_VERSION");
@@ -82,7 +96,7 @@ impl<R> Record<R> {
     }
 }
 
-impl<R: Serialize + CsvRow> Record<R> {
+impl<R: CsvRow> Record<R> {
     /// The rows as CSV, with a line of column names.
     pub fn csv(&self) -> String {
         let mut writer = csv::Writer::from_writer(Vec::new());

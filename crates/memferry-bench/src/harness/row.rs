@@ -148,25 +148,4 @@ impl CsvRow for Row {
     fn columns() -> Vec<&'static str> {
         Row::COLUMNS.to_vec()
     }
-
-    fn fields(&self) -> Vec<String> {
-        let Row { name, value, unit, provenance, samples, min, max, peer } = self;
-        let peer = peer.as_ref();
-        let number =
-            |of: fn(&Peer) -> Option<f64>| peer.and_then(of).map_or(String::new(), |it| it.to_string());
-        vec![
-            name.clone(),
-            value.to_string(),
-            (*unit).to_owned(),
-            provenance.to_string(),
-            samples.to_string(),
-            min.to_string(),
-            max.to_string(),
-            peer.map_or(String::new(), |peer| peer.name.clone()),
-            number(|peer| Some(peer.value)),
-            number(|peer| peer.ratio),
-            number(|peer| peer.ratio_low),
-            number(|peer| peer.ratio_high),
-        ]
-    }
 }

@@ -2,8 +2,8 @@
 
 use memferry::topology::{Machine, NodeId, Tier};
 
-use super::axis::Axis;
 use super::benchmarks::BENCHMARKS;
+use super::columns::Columns;
 use super::metric::Metric;
 use super::point::{Axes, Point};
 
@@ -16,8 +16,8 @@ pub struct Benchmark {
     pub about: &'static str,
     /// Metrics; the first is the main one.
     pub metrics: &'static [Metric],
-    /// The axes that it varies, which name its rows.
-    pub varied: &'static [Axis],
+    /// The columns of the axes that it varies, which name its rows.
+    pub varied: &'static [&'static str],
     /// Values of the axes; few and small ones for a quick run.
     pub axes: fn(is_quick: bool) -> Axes,
     /// Selects the sensible combinations.
@@ -65,9 +65,9 @@ impl Benchmark {
     /// Name of a point's row: the metric unless it is the main one, and the axes that the benchmark or `axes` vary.
     pub fn row_name(&self, axes: &Axes, point: &Point, metric: Metric) -> String {
         let varied = axes.varied();
-        let is_named = |axis: &Axis| self.varied.contains(axis) || varied.contains(axis);
-        let named: Vec<Axis> = Axis::ALL.into_iter().filter(is_named).collect();
-        let metric = if metric == self.metrics[0] { "" } else { metric.name() };
+        let is_named = |column: &&str| self.varied.contains(column) || varied.contains(column);
+        let named: Vec<&str> = Point::COLUMNS.iter().copied().filter(is_named).collect();
+        let metric = if metric == self.metrics[0] { "" } else { metric.name };
         let words = [self.name.to_owned(), metric.to_owned(), point.name(&named)];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_")
     }

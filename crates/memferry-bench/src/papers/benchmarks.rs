@@ -3,7 +3,6 @@
 use memferry::mover::Route;
 use memferry::topology::{NodeId, Tier};
 
-use super::axis::Axis;
 use super::benchmark::Benchmark;
 use super::metric::Metric;
 use super::point::{Axes, Data, Pages, Point, Way};
@@ -21,9 +20,16 @@ fn some<T: Copy>(all: &[T], is_quick: bool, quick: &[usize]) -> Vec<T> {
     if is_quick { quick.iter().filter_map(|&index| all.get(index).copied()).collect() } else { all.to_vec() }
 }
 
-fn all_combinations(_: &Point) -> bool {
-    true
-}
+/// All combinations of the axes' values, by their throughput.
+const THROUGHPUT: Benchmark = Benchmark {
+    name: "",
+    about: "",
+    metrics: &[Metric::THROUGHPUT],
+    varied: &[],
+    axes: |_| Axes::default(),
+    is_meant: |_| true,
+    tiers: &[],
+};
 
 fn by_queues(point: &Point) -> bool {
     point.way != Way::Core
@@ -34,38 +40,34 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "submit",
         about: "single submissions and batches by size and way in, each waited for (Fürst 2024, figure 3.4)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
+        varied: &["way", "size_bytes", "batch"],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Shared, Way::Dedicated, Way::Write],
             sizes_bytes: some(&SIZES, is_quick, &[1, 3, 5]),
             batches: some(&[1, 10, 50], is_quick, &[0, 1]),
             ..Axes::default()
         },
-        tiers: &[],
         // The kernel submits no batches by write(2).
         is_meant: |point| point.way != Way::Write || point.batch == 1,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "threads",
         about: "threads that submit to one shared queue, each waiting for its copies (Fürst 2024, figure 3.5)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Submitters],
+        varied: &["way", "size_bytes", "submitters"],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Shared],
             sizes_bytes: some(&[MIB, GIB], is_quick, &[0]),
             submitters: some(&[1, 2, 12], is_quick, &[0, 1]),
             ..Axes::default()
         },
-        tiers: &[],
-        is_meant: all_combinations,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "queues",
         about: "one dedicated queue with batches, as many dedicated queues as submitters, or one shared by them \
                 (Kuper et al. 2024, figure 9)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch, Axis::Submitters, Axis::Queues],
+        varied: &["way", "size_bytes", "batch", "submitters", "queues"],
         axes: |is_quick| Axes {
             ways: vec![Way::Shared, Way::Dedicated],
             sizes_bytes: some(&[256, KIB, 4 * KIB, 16 * KIB, 64 * KIB], is_quick, &[1, 3]),
@@ -76,17 +78,16 @@ pub const BENCHMARKS: &[Benchmark] = &[
             entries: vec![Some(16)],
             ..Axes::default()
         },
-        tiers: &[],
         is_meant: |point| match point.way {
             Way::Dedicated => point.submitters == point.queues && (point.batch == 1 || point.queues == 1),
             _ => point.queues == 1 && point.batch == 1,
         },
+        ..THROUGHPUT
     },
     Benchmark {
         name: "routes",
         about: "copies between nodes by the devices that share in each, and by a core (Fürst 2024, figures 3.6, 3.8)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::Route, Axis::Source, Axis::Target, Axis::SizeBytes],
+        varied: &["way", "route", "source", "target", "size_bytes"],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[GIB, MIB], is_quick, &[1]),
             routes: [None, Some(Route::Single), Some(Route::PushPull), Some(Route::Socket)]
@@ -97,15 +98,14 @@ pub const BENCHMARKS: &[Benchmark] = &[
             targets: some(&[8, 11, 12, 15].map(|node| Some(NodeId(node))), is_quick, &[0, 3]),
             ..Axes::default()
         },
-        tiers: &[],
         is_meant: |point| point.way == Way::Core || point.route.is_some(),
+        ..THROUGHPUT
     },
     Benchmark {
         name: "operations",
         about: "each operation by size, waited for and 32 under way, by a device and by a core (Kuper et al. 2024, \
                 figure 2)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::Operation, Axis::SizeBytes, Axis::Depth],
+        varied: &["way", "operation", "size_bytes", "depth"],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Dedicated],
             operations: LoadOperation::ALL.to_vec(),
@@ -113,28 +113,25 @@ pub const BENCHMARKS: &[Benchmark] = &[
             depths: vec![1, 32],
             ..Axes::default()
         },
-        tiers: &[],
-        is_meant: all_combinations,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "depth",
         about: "entries of a queue, all of them used (Kuper et al. 2024, figure 4)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Depth],
+        varied: &["way", "size_bytes", "depth"],
         axes: |is_quick| Axes {
             ways: vec![Way::Dedicated],
             sizes_bytes: some(&[KIB, 4 * KIB, 16 * KIB, 64 * KIB], is_quick, &[1]),
             depths: some(&[1, 2, 4, 8, 16, 32, 64, 128], is_quick, &[0, 5]),
             ..Axes::default()
         },
-        tiers: &[],
         is_meant: by_queues,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "engines",
         about: "engines of a group, with small and large descriptors under way (Kuper et al. 2024, figure 7)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch, Axis::Engines],
+        varied: &["way", "size_bytes", "batch", "engines"],
         axes: |is_quick| Axes {
             ways: vec![Way::Dedicated],
             sizes_bytes: some(&[256, KIB, 4 * KIB, 64 * KIB], is_quick, &[0, 2]),
@@ -143,55 +140,51 @@ pub const BENCHMARKS: &[Benchmark] = &[
             depths: vec![32],
             ..Axes::default()
         },
-        tiers: &[],
         is_meant: by_queues,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "latency",
         about: "what a submission takes that is waited for: allocating, preparing, submitting, waiting (Kuper et al. 2024, \
                 figure 5)",
-        metrics: &[Metric::Latency, Metric::Allocate, Metric::Prepare, Metric::Submit, Metric::Wait],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
+        metrics: &[Metric::LATENCY, Metric::ALLOCATE, Metric::PREPARE, Metric::SUBMIT, Metric::WAIT],
+        varied: &["way", "size_bytes", "batch"],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[KIB, 4 * KIB, 16 * KIB, 64 * KIB], is_quick, &[1]),
             batches: some(&[1, 8, 64], is_quick, &[0, 1]),
             ..Axes::default()
         },
-        tiers: &[],
-        is_meant: all_combinations,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "wait",
         about: "share of the time that a core may sleep that waits for its copies (Kuper et al. 2024, figure 11)",
-        metrics: &[Metric::Asleep],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
+        metrics: &[Metric::ASLEEP],
+        varied: &["way", "size_bytes", "batch"],
         axes: |is_quick| Axes {
             ways: vec![Way::Shared, Way::Dedicated],
             sizes_bytes: some(&[256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, MIB], is_quick, &[2, 4]),
             batches: some(&[1, 8, 64], is_quick, &[0, 1]),
             ..Axes::default()
         },
-        tiers: &[],
         is_meant: by_queues,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "pages",
         about: "small and huge pages (Kuper et al. 2024, figure 8)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Pages],
+        varied: &["way", "size_bytes", "pages"],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB, 16 * MIB], is_quick, &[1, 2]),
             pages: vec![Pages::Touched, Pages::Huge],
             ..Axes::default()
         },
-        tiers: &[],
-        is_meant: all_combinations,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "faults",
         about: "targets whose pages are there, are brought in while the device waits, or by software that resumes",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Engines, Axis::Pages],
+        varied: &["way", "size_bytes", "engines", "pages"],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Shared],
             sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB, 16 * MIB], is_quick, &[1]),
@@ -200,15 +193,14 @@ pub const BENCHMARKS: &[Benchmark] = &[
             pages: vec![Pages::Touched, Pages::AbsentBlock, Pages::AbsentResume],
             ..Axes::default()
         },
-        tiers: &[],
         // A core does not stop at an absent page.
         is_meant: |point| point.way != Way::Core || point.pages != Pages::AbsentResume,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "remote",
         about: "sources and targets on other nodes and behind CXL, by one device or a core (Kuper et al. 2024, figure 6)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::Source, Axis::Target, Axis::SizeBytes],
+        varied: &["way", "source", "target", "size_bytes"],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB, GIB], is_quick, &[1]),
             routes: vec![None, Some(Route::Single)],
@@ -218,25 +210,24 @@ pub const BENCHMARKS: &[Benchmark] = &[
         },
         tiers: &[Tier::Cxl],
         is_meant: |point| (point.way == Way::Core) == point.route.is_none(),
+        ..THROUGHPUT
     },
     Benchmark {
         name: "target",
         about: "source and target in a cache or in memory (Kuper et al. 2024, figure 15)",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Data],
+        varied: &["way", "size_bytes", "data"],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[KIB, 4 * KIB, 64 * KIB, 256 * KIB], is_quick, &[1, 2]),
             data: vec![Data::Memory, Data::CachedSource, Data::CachedTarget, Data::Cached],
             ..Axes::default()
         },
-        tiers: &[],
-        is_meant: all_combinations,
+        ..THROUGHPUT
     },
     Benchmark {
         name: "priority",
         about: "two tenants of one device, each with a queue, by the queues' priorities or the read buffers of their groups",
-        metrics: &[Metric::Tenant1, Metric::Tenant2],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Priorities, Axis::ReadBuffers],
+        metrics: &[Metric::TENANT1, Metric::TENANT2],
+        varied: &["way", "size_bytes", "priorities", "read_buffers"],
         axes: |is_quick| Axes {
             ways: vec![Way::Shared, Way::Dedicated],
             sizes_bytes: some(&[KIB, 4 * KIB, 64 * KIB, MIB], is_quick, &[2]),
@@ -249,18 +240,17 @@ pub const BENCHMARKS: &[Benchmark] = &[
             read_buffers: some(&[None, Some((96, 96)), Some((96, 16)), Some((92, 4))], is_quick, &[0, 1, 3]),
             ..Axes::default()
         },
-        tiers: &[],
         // Queues of one group have priorities, groups have read buffers.
         is_meant: |point| {
             let is_one_of_both = point.priorities.is_some() != point.read_buffers.is_some();
             point.queues == 2 && point.submitters == 2 && is_one_of_both
         },
+        ..THROUGHPUT
     },
     Benchmark {
         name: "interference",
         about: "copies side by side, each by a core or through a queue of its own",
-        metrics: &[Metric::Throughput],
-        varied: &[Axis::Way, Axis::SizeBytes, Axis::Submitters],
+        varied: &["way", "size_bytes", "submitters"],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Dedicated],
             sizes_bytes: some(&[64 * KIB, MIB, 16 * MIB], is_quick, &[1]),
@@ -269,24 +259,23 @@ pub const BENCHMARKS: &[Benchmark] = &[
             entries: vec![Some(16)],
             ..Axes::default()
         },
-        tiers: &[],
         is_meant: |point| match point.way {
             Way::Dedicated => point.submitters == point.queues,
             _ => point.queues == 1,
         },
+        ..THROUGHPUT
     },
     Benchmark {
         name: "pollution",
         about: "a reader that lives in its cache beside four submitters of copies (Kuper et al. 2024, figure 13)",
-        metrics: &[Metric::Load, Metric::Slowdown],
-        varied: &[Axis::Way, Axis::SizeBytes],
+        metrics: &[Metric::LOAD, Metric::SLOWDOWN],
+        varied: &["way", "size_bytes"],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB], is_quick, &[0]),
             submitters: vec![4],
             ..Axes::default()
         },
-        tiers: &[],
-        is_meant: all_combinations,
+        ..THROUGHPUT
     },
 ];
 

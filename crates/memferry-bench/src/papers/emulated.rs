@@ -35,13 +35,8 @@ impl OnEmulated {
             };
             let priority = match point.priorities {
                 None => queue.priority,
-                Some((first, second)) => {
-                    if number == 0 {
-                        first
-                    } else {
-                        second
-                    }
-                }
+                Some((first, _)) if number == 0 => first,
+                Some((_, second)) => second,
             };
             memferry_dsa::WorkQueueInfo {
                 priority,
@@ -107,7 +102,7 @@ impl Backend for OnEmulated {
         if !matches!(point.way, Way::Shared | Way::Dedicated) {
             return Skipped::cannot("only a device is emulated; ask for the ways shared and dedicated");
         }
-        if metrics.contains(&Metric::Load) {
+        if metrics.contains(&Metric::LOAD) {
             return Skipped::cannot("the emulated device has no caches that others could miss");
         }
         if point.data != Data::Any {
@@ -169,7 +164,7 @@ mod tests {
     }
 
     fn throughput(point: &Point) -> f64 {
-        let taken = backend().run(point, &[Metric::Throughput], RunLength::QUICK).unwrap();
+        let taken = backend().run(point, &[Metric::THROUGHPUT], RunLength::QUICK).unwrap();
         assert_eq!((taken.len(), taken[0].values.len()), (1, 1));
         taken[0].values[0]
     }
@@ -201,7 +196,7 @@ mod tests {
         assert!(throughput(&four) > 3.0 * throughput(&one), "one does not keep a device busy");
         let error = backend().run(
             &Point { queues: 9, submitters: 9, ..four },
-            &[Metric::Throughput],
+            &[Metric::THROUGHPUT],
             RunLength::QUICK,
         );
         assert!(error.unwrap_err().to_string().contains("work queues"));
@@ -209,7 +204,7 @@ mod tests {
 
     #[test]
     fn what_is_no_device_is_refused() {
-        let run = |point: Point| backend().run(&point, &[Metric::Throughput], RunLength::QUICK).unwrap_err();
+        let run = |point: Point| backend().run(&point, &[Metric::THROUGHPUT], RunLength::QUICK).unwrap_err();
         assert!(run(Point { way: Way::Core, ..point() }).to_string().contains("only a device"));
         assert!(run(Point { way: Way::Write, ..point() }).to_string().contains("system call"));
         let limited = Point { read_buffers: Some((96, 16)), ..point() };
@@ -240,7 +235,7 @@ mod tests {
         let error =
             OnEmulated::new(machine, DeviceCosts::sapphire_rapids()).run(&point(), &[], RunLength::QUICK);
         assert!(error.unwrap_err().to_string().contains("has no DSA"));
-        let taken = backend().run(&point(), &[Metric::Throughput], RunLength::QUICK).unwrap();
+        let taken = backend().run(&point(), &[Metric::THROUGHPUT], RunLength::QUICK).unwrap();
         assert!(
             taken[0].note.as_ref().is_some_and(|note| note.contains("whatever the machine")),
             "{taken:?}"
@@ -252,7 +247,7 @@ mod tests {
         let rates = |priorities| {
             let point =
                 Point { submitters: 2, queues: 2, depth: 16, priorities: Some(priorities), ..point() };
-            let metrics = [Metric::Tenant1, Metric::Tenant2];
+            let metrics = [Metric::TENANT1, Metric::TENANT2];
             let taken = backend().run(&point, &metrics, RunLength::FULL).unwrap();
             [0, 1].map(|index| taken[index].values[0])
         };
@@ -274,8 +269,8 @@ mod tests {
         let taken = backend().run(&point(), metrics, RunLength::QUICK).unwrap();
         let value = |metric| taken.iter().find(|it| it.metric == metric).map(|it| it.values.clone()).unwrap();
         let [latency, submit, wait] =
-            [Metric::Latency, Metric::Submit, Metric::Wait].map(|metric| value(metric)[0]);
-        for metric in [Metric::Allocate, Metric::Prepare] {
+            [Metric::LATENCY, Metric::SUBMIT, Metric::WAIT].map(|metric| value(metric)[0]);
+        for metric in [Metric::ALLOCATE, Metric::PREPARE] {
             let taken = taken.iter().find(|it| it.metric == metric).unwrap();
             assert!(taken.values.is_empty() && taken.note.as_ref().is_some_and(|it| it.contains("virtual")));
         }

@@ -96,17 +96,17 @@ pub(super) fn metrics_of(
         |seen: Option<&SubmitterTimes>| Some(bytes / point.submitters as f64 / seen?.elapsed_ns * 1e9);
     let values = |metric: Metric| -> Option<Vec<f64>> {
         let value = |seen: &Vec<SubmitterTimes>| match metric {
-            Metric::Throughput => Some(bytes / slowest_ns(seen) * 1e9),
-            Metric::Latency | Metric::Wait if point.depth > 1 => None,
-            Metric::Latency => Some(slowest_ns(seen) / repetitions),
-            Metric::Allocate => Some(seen.first()?.allocating_ns? / repetitions),
-            Metric::Prepare => Some(seen.first()?.preparing_ns? / repetitions),
-            Metric::Submit => Some(submitting_ns(seen)? / repetitions),
-            Metric::Wait => Some((slowest_ns(seen) - busy_ns(seen)?) / repetitions),
-            Metric::Asleep => Some(1.0 - submitting_ns(seen)? / slowest_ns(seen)),
-            Metric::Tenant1 => own_rate(seen.first()),
-            Metric::Tenant2 => own_rate(seen.get(1)),
-            Metric::Load | Metric::Slowdown => None,
+            Metric::THROUGHPUT => Some(bytes / slowest_ns(seen) * 1e9),
+            Metric::LATENCY | Metric::WAIT if point.depth > 1 => None,
+            Metric::LATENCY => Some(slowest_ns(seen) / repetitions),
+            Metric::ALLOCATE => Some(seen.first()?.allocating_ns? / repetitions),
+            Metric::PREPARE => Some(seen.first()?.preparing_ns? / repetitions),
+            Metric::SUBMIT => Some(submitting_ns(seen)? / repetitions),
+            Metric::WAIT => Some((slowest_ns(seen) - busy_ns(seen)?) / repetitions),
+            Metric::ASLEEP => Some(1.0 - submitting_ns(seen)? / slowest_ns(seen)),
+            Metric::TENANT1 => own_rate(seen.first()),
+            Metric::TENANT2 => own_rate(seen.get(1)),
+            _ => None,
         };
         iterations.iter().map(value).collect()
     };
@@ -121,13 +121,13 @@ pub(super) fn metrics_of(
 fn missing_reason(point: &Point, metric: Metric) -> &'static str {
     match metric {
         _ if point.way == Way::Core => "a core that copies itself neither submits nor waits",
-        Metric::Latency | Metric::Wait if point.depth > 1 => {
+        Metric::LATENCY | Metric::WAIT if point.depth > 1 => {
             "latencies are measured with one submission at a time"
         }
-        Metric::Allocate | Metric::Prepare if point.depth > 1 => {
+        Metric::ALLOCATE | Metric::PREPARE if point.depth > 1 => {
             "new descriptors are made only with one submission at a time"
         }
-        Metric::Allocate | Metric::Prepare => "work of the core before a submission takes no virtual time",
+        Metric::ALLOCATE | Metric::PREPARE => "work of the core before a submission takes no virtual time",
         _ => "submissions were not timed one by one",
     }
 }
@@ -147,7 +147,7 @@ mod tests {
     fn throughput_is_that_of_the_slowest() {
         let seen = |elapsed_ns| SubmitterTimes { elapsed_ns, ..SubmitterTimes::default() };
         let two = Point { submitters: 2, ..point() };
-        let taken = metrics_of(&two, &[Metric::Throughput], 1, &[vec![seen(1000.0), seen(4000.0)]]);
+        let taken = metrics_of(&two, &[Metric::THROUGHPUT], 1, &[vec![seen(1000.0), seen(4000.0)]]);
         assert_eq!(taken[0].values, [2.0 * (1 << 20) as f64 / 4000.0 * 1e9]);
     }
 

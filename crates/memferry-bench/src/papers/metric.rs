@@ -2,65 +2,59 @@
 
 /// A metric of a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Metric {
-    /// Bytes per second of all submitters together; the slowest one ends an iteration.
-    Throughput,
-    /// Time from a submission to its completion, one at a time.
-    Latency,
-    /// The part of the latency in which the core allocates a descriptor and its record.
-    Allocate,
-    /// The part in which it writes the descriptor.
-    Prepare,
-    /// The part of the latency in which the core submits.
-    Submit,
-    /// The part of the latency in which the core waits.
-    Wait,
-    /// Share of the time in which the core is idle.
-    Asleep,
-    /// Bytes per second of the submitter of the first queue.
-    Tenant1,
-    /// Bytes per second of the submitter of the second queue.
-    Tenant2,
-    /// Time of a dependent load of another program in a working set of 4 MiB.
-    Load,
-    /// Time of such a load divided by its time without the copies.
-    Slowdown,
+pub struct Metric {
+    /// Its name in records.
+    pub name: &'static str,
+    /// Its unit in records.
+    pub unit: &'static str,
+    /// Whether larger values are better.
+    pub is_more_better: bool,
+}
+
+const fn more(name: &'static str, unit: &'static str) -> Metric {
+    Metric { name, unit, is_more_better: true }
+}
+
+const fn less(name: &'static str, unit: &'static str) -> Metric {
+    Metric { name, unit, is_more_better: false }
 }
 
 impl Metric {
-    /// Its name in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Metric::Throughput => "throughput",
-            Metric::Latency => "latency",
-            Metric::Allocate => "allocate",
-            Metric::Prepare => "prepare",
-            Metric::Submit => "submit",
-            Metric::Wait => "wait",
-            Metric::Asleep => "asleep",
-            Metric::Tenant1 => "tenant1",
-            Metric::Tenant2 => "tenant2",
-            Metric::Load => "load",
-            Metric::Slowdown => "slowdown",
-        }
-    }
+    /// Bytes per second of all submitters together; the slowest one ends an iteration.
+    pub const THROUGHPUT: Metric = more("throughput", "bytes/s");
+    /// Time from a submission to its completion, one at a time; in [`atomics`](super::atomics) of an access and its
+    /// release.
+    pub const LATENCY: Metric = less("latency", "ns");
+    /// The part of the latency in which the core allocates a descriptor and its record.
+    pub const ALLOCATE: Metric = less("allocate", "ns");
+    /// The part in which it writes the descriptor.
+    pub const PREPARE: Metric = less("prepare", "ns");
+    /// The part of the latency in which the core submits.
+    pub const SUBMIT: Metric = less("submit", "ns");
+    /// The part of the latency in which the core waits.
+    pub const WAIT: Metric = less("wait", "ns");
+    /// Share of the time in which the core is idle.
+    pub const ASLEEP: Metric = more("asleep", "1");
+    /// Bytes per second of the submitter of the first queue.
+    pub const TENANT1: Metric = more("tenant1", "bytes/s");
+    /// Bytes per second of the submitter of the second queue.
+    pub const TENANT2: Metric = more("tenant2", "bytes/s");
+    /// Time of a dependent load of another program in a working set of 4 MiB.
+    pub const LOAD: Metric = less("load", "ns");
+    /// Time of such a load divided by its time without the copies.
+    pub const SLOWDOWN: Metric = less("slowdown", "1");
 
-    /// Its unit in records.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Metric::Throughput | Metric::Tenant1 | Metric::Tenant2 => "bytes/s",
-            Metric::Latency
-            | Metric::Allocate
-            | Metric::Prepare
-            | Metric::Submit
-            | Metric::Wait
-            | Metric::Load => "ns",
-            Metric::Asleep | Metric::Slowdown => "1",
-        }
-    }
+    /// Share of the accesses that found their block near; of the chunks of b that were near when AGGREGATE read them.
+    pub const HIT_RATE: Metric = more("hit_rate", "1");
 
-    /// Whether larger values are better.
-    pub fn is_more_better(self) -> bool {
-        matches!(self, Metric::Throughput | Metric::Tenant1 | Metric::Tenant2 | Metric::Asleep)
-    }
+    /// Time of a query from its start to the end of the last AGGREGATE.
+    pub const TOTAL: Metric = less("total", "ms");
+    /// Mean time of a group in SCAN_a.
+    pub const SCAN_A: Metric = less("scan_a", "ms");
+    /// Mean time of a group in SCAN_b: until all copies are submitted, or, with a barrier, complete.
+    pub const SCAN_B: Metric = less("scan_b", "ms");
+    /// Mean time of a group in AGGREGATE.
+    pub const AGGREGATE: Metric = less("aggregate", "ms");
+    /// The time of [`Variant::Baseline`](super::qdp::Variant::Baseline) divided by this time.
+    pub const SPEED_UP: Metric = more("speed_up", "1");
 }

@@ -20,9 +20,9 @@
 //! Processors" (2024), chapter 4.
 
 pub mod atomics;
-mod axis;
 mod benchmark;
 mod benchmarks;
+mod columns;
 mod emulated;
 mod load;
 mod machine;
@@ -32,9 +32,9 @@ mod peers;
 mod point;
 pub mod qdp;
 
-pub use axis::Axis;
 pub use benchmark::{Benchmark, benchmark};
 pub use benchmarks::BENCHMARKS;
+pub use columns::Columns;
 pub use emulated::OnEmulated;
 pub use machine::OnMachine;
 use memferry::topology::Machine;
@@ -48,7 +48,7 @@ pub trait Backend {
     /// The machine that is measured, emulated or modelled.
     fn machine(&self) -> &Machine;
 
-    /// The ways of the papers that this backend has: the default of its benchmarks.
+    /// The ways among `wanted` that this backend has: the default of its benchmarks.
     fn ways(&self, wanted: &[Way]) -> Vec<Way>;
 
     /// Runs a point.
@@ -74,12 +74,18 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    fn new(metric: Metric, values: Vec<f64>) -> Measurement {
+    /// A measurement without remarks.
+    pub fn new(metric: Metric, values: Vec<f64>) -> Measurement {
         Measurement { metric, values, note: None, peer: None, overhead: None }
     }
 
-    fn missing(metric: Metric, why: &str) -> Measurement {
-        Measurement { note: Some(why.to_owned()), ..Measurement::new(metric, Vec::new()) }
+    fn with_note(self, note: Option<String>) -> Measurement {
+        Measurement { note, ..self }
+    }
+
+    /// No values, for this reason.
+    pub fn missing(metric: Metric, why: &str) -> Measurement {
+        Measurement::new(metric, Vec::new()).with_note(Some(why.to_owned()))
     }
 
     /// Appends a remark.

@@ -119,39 +119,38 @@ impl Backend for OnModel {
     ) -> Result<Vec<Measurement>, Skipped> {
         self.check(point)?;
         let is_alone = point.depth == 1 && point.submitters == 1 && point.route.is_none();
+        let note = (point.way == Way::Core && point.source.or(point.target).is_some())
+            .then(|| "a core has one rate for all memories, unless one of them has less".to_owned());
         let mut taken = Vec::with_capacity(metrics.len());
         for &metric in metrics {
             let value = match metric {
-                Metric::Throughput => Some(self.throughput(point)?),
-                Metric::Load | Metric::Slowdown => return Skipped::cannot("the model has no caches"),
-                Metric::Tenant1 | Metric::Tenant2 => {
+                Metric::THROUGHPUT => Some(self.throughput(point)?),
+                Metric::LOAD | Metric::SLOWDOWN => return Skipped::cannot("the model has no caches"),
+                Metric::TENANT1 | Metric::TENANT2 => {
                     return Skipped::cannot("the model does not tell submitters apart");
                 }
                 _ if !is_alone => {
                     return Skipped::cannot("the model has latencies of single submissions only");
                 }
-                Metric::Latency => Some(self.waited_for_s(point)?.0 * 1e9),
                 // The model has a single cost for all of a core's work per submission.
-                Metric::Allocate | Metric::Prepare => None,
-                Metric::Submit => self.waited_for_s(point)?.1.map(|submit_s| submit_s * 1e9),
-                Metric::Wait => {
+                Metric::ALLOCATE | Metric::PREPARE => None,
+                _ => {
                     let (all_s, submit_s) = self.waited_for_s(point)?;
-                    submit_s.map(|submit_s| (all_s - submit_s) * 1e9)
-                }
-                Metric::Asleep => {
-                    let (all_s, submit_s) = self.waited_for_s(point)?;
-                    submit_s.map(|submit_s| 1.0 - submit_s / all_s)
+                    match metric {
+                        Metric::LATENCY => Some(all_s * 1e9),
+                        Metric::SUBMIT => submit_s.map(|submit_s| submit_s * 1e9),
+                        Metric::WAIT => submit_s.map(|submit_s| (all_s - submit_s) * 1e9),
+                        Metric::ASLEEP => submit_s.map(|submit_s| 1.0 - submit_s / all_s),
+                        _ => None,
+                    }
                 }
             };
             taken.push(match value {
-                Some(value) => {
-                    let note =
-                        (point.way == Way::Core && point.source.or(point.target).is_some()).then(|| {
-                            "a core has one rate for all memories, unless one of them has less".to_owned()
-                        });
-                    // A computed result has no measuring overhead.
-                    Measurement { overhead: Some(0.0), note, ..Measurement::new(metric, vec![value]) }
-                }
+                // A computed result has no measuring overhead.
+                Some(value) => Measurement {
+                    overhead: Some(0.0),
+                    ..Measurement::new(metric, vec![value]).with_note(note.clone())
+                },
                 None if point.way == Way::Core => {
                     Measurement::missing(metric, "a core that works itself neither submits nor waits")
                 }
@@ -188,15 +187,15 @@ mod tests {
     #[test]
     fn the_rates_of_the_thesis() {
         let gib = f64::from(1 << 30);
-        let one = run(&point(), Metric::Throughput).unwrap() / gib;
+        let one = run(&point(), Metric::THROUGHPUT).unwrap() / gib;
         assert!((one / 30.0 - 1.0).abs() < 0.01, "{one} GiB/s");
         let four =
             Point { route: Some(Route::Socket), source: Some(NodeId(0)), target: Some(NodeId(8)), ..point() };
-        let four = run(&four, Metric::Throughput).unwrap() / gib;
+        let four = run(&four, Metric::THROUGHPUT).unwrap() / gib;
         assert!((four / 64.0 - 1.0).abs() < 0.05, "{four} GiB/s");
         let small = Point { size_bytes: 4096, ..point() };
-        let many = run(&Point { depth: 32, ..small.clone() }, Metric::Throughput).unwrap();
-        assert!(many > 2.0 * run(&small, Metric::Throughput).unwrap());
+        let many = run(&Point { depth: 32, ..small.clone() }, Metric::THROUGHPUT).unwrap();
+        assert!(many > 2.0 * run(&small, Metric::THROUGHPUT).unwrap());
     }
 
     /// The rate of a core: its own, or its share of a memory or link if that is less.
@@ -205,9 +204,9 @@ mod tests {
         let by = |submitters, source, target| {
             let nodes = (Some(NodeId(source)), Some(NodeId(target)));
             let point = Point { way: Way::Core, submitters, source: nodes.0, target: nodes.1, ..point() };
-            run(&point, Metric::Throughput).unwrap()
+            run(&point, Metric::THROUGHPUT).unwrap()
         };
-        let plain = run(&Point { way: Way::Core, ..point() }, Metric::Throughput).unwrap();
+        let plain = run(&Point { way: Way::Core, ..point() }, Metric::THROUGHPUT).unwrap();
         assert_eq!(by(1, 0, 0), plain);
         assert!(by(12, 0, 0) < 11.0 * plain, "12 cores on two channels: {}", by(12, 0, 0));
         assert!(by(12, 8, 8) > 1.2 * by(12, 0, 0), "HBM has more for them: {}", by(12, 8, 8));
@@ -216,7 +215,7 @@ mod tests {
     #[test]
     fn parts_of_a_latency() {
         let small = Point { size_bytes: 4096, ..point() };
-        let [all, submit, wait, asleep] = [Metric::Latency, Metric::Submit, Metric::Wait, Metric::Asleep]
+        let [all, submit, wait, asleep] = [Metric::LATENCY, Metric::SUBMIT, Metric::WAIT, Metric::ASLEEP]
             .map(|metric| run(&small, metric).unwrap());
         assert!(
             (all - submit - wait).abs() < 1e-6 && (asleep - wait / all).abs() < 1e-9,
@@ -243,13 +242,13 @@ mod tests {
             (Point { way: Way::Core, submitters: 99, ..point() }, "99 cores"),
             (Point { target: Some(NodeId(8)), ..point() }, "add a route"),
         ] {
-            let error = run(&point, Metric::Throughput).unwrap_err();
+            let error = run(&point, Metric::THROUGHPUT).unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
-        assert!(run(&Point { depth: 2, ..point() }, Metric::Asleep).is_err());
-        assert!(run(&Point { source: Some(NodeId(0)), ..point() }, Metric::Latency).is_err());
+        assert!(run(&Point { depth: 2, ..point() }, Metric::ASLEEP).is_err());
+        assert!(run(&Point { source: Some(NodeId(0)), ..point() }, Metric::LATENCY).is_err());
         let backend = OnModel::new(Machine::from_profile("spr-56c").unwrap()).unwrap();
-        let taken = backend.run(&point(), &[Metric::Prepare], RunLength::QUICK).unwrap();
+        let taken = backend.run(&point(), &[Metric::PREPARE], RunLength::QUICK).unwrap();
         assert!(
             taken[0].values.is_empty() && taken[0].note.as_ref().is_some_and(|it| it.contains("one cost"))
         );

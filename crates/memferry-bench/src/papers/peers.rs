@@ -23,14 +23,14 @@ const GB: f64 = 1e9;
 pub fn published(benchmark: &str, point: &Point, metric: Metric) -> Option<Published> {
     let row = match (metric, point.way) {
         // Four processes that copy 4 KB beside a reader of 4 MB.
-        (Metric::Slowdown, Way::Core) if benchmark == "pollution" => {
+        (Metric::SLOWDOWN, Way::Core) if benchmark == "pollution" => {
             ((point.size_bytes, point.submitters) == (4096, 4)).then_some("K057")?
         }
         // "4 KB or higher, the majority of cycles".
-        (Metric::Asleep, way) if benchmark == "wait" && way != Way::Core => {
+        (Metric::ASLEEP, way) if benchmark == "wait" && way != Way::Core => {
             (point.size_bytes >= 4096 && point.batch == 1).then_some("K056")?
         }
-        (Metric::Throughput, way) if way != Way::Core => throughput_row(benchmark, point)?,
+        (Metric::THROUGHPUT, way) if way != Way::Core => throughput_row(benchmark, point)?,
         _ => return None,
     };
     let figure = figures().into_iter().find(|figure| figure.id == row)?;
@@ -84,7 +84,7 @@ mod tests {
     fn figures_of_the_thesis() {
         let axes = Axes { ways: vec![Way::Any], sizes_bytes: vec![1 << 30], ..Axes::default() };
         let point = axes.points().remove(0);
-        let one = published("submit", &point, Metric::Throughput).unwrap();
+        let one = published("submit", &point, Metric::THROUGHPUT).unwrap();
         assert_eq!((one.value, one.name.as_str()), (30.0 * GIB, "published (Fürst 2024, F021)"));
         let socket = |target| Point {
             route: Some(Route::Socket),
@@ -92,11 +92,11 @@ mod tests {
             target: Some(NodeId(target)),
             ..point.clone()
         };
-        let of = |point: &Point| published("routes", point, Metric::Throughput).map(|it| it.value / GIB);
+        let of = |point: &Point| published("routes", point, Metric::THROUGHPUT).map(|it| it.value / GIB);
         assert_eq!([of(&socket(8)), of(&socket(15))], [Some(64.0), None]);
         let polluting = Point { way: Way::Core, size_bytes: 4096, submitters: 4, ..point.clone() };
-        assert_eq!(published("pollution", &polluting, Metric::Slowdown).map(|it| it.value), Some(1.43));
-        assert_eq!(published("submit", &Point { size_bytes: 4096, ..point }, Metric::Throughput), None);
+        assert_eq!(published("pollution", &polluting, Metric::SLOWDOWN).map(|it| it.value), Some(1.43));
+        assert_eq!(published("submit", &Point { size_bytes: 4096, ..point }, Metric::THROUGHPUT), None);
     }
 
     #[test]
@@ -104,11 +104,11 @@ mod tests {
         let axes = Axes { ways: vec![Way::Dedicated], depths: vec![32], ..Axes::default() };
         let busy = axes.points().remove(0);
         let of = |benchmark, point: &Point, metric| published(benchmark, point, metric).map(|it| it.value);
-        assert_eq!(of("operations", &busy, Metric::Throughput), Some(30e9));
-        assert_eq!(of("depth", &Point { depth: 16, ..busy.clone() }, Metric::Throughput), None);
+        assert_eq!(of("operations", &busy, Metric::THROUGHPUT), Some(30e9));
+        assert_eq!(of("depth", &Point { depth: 16, ..busy.clone() }, Metric::THROUGHPUT), None);
         let filling = Point { operation: LoadOperation::Fill, ..busy.clone() };
-        assert_eq!(of("operations", &filling, Metric::Throughput), None);
-        assert_eq!(of("wait", &busy, Metric::Asleep), Some(0.5));
-        assert_eq!(of("wait", &Point { size_bytes: 1024, ..busy }, Metric::Asleep), None);
+        assert_eq!(of("operations", &filling, Metric::THROUGHPUT), None);
+        assert_eq!(of("wait", &busy, Metric::ASLEEP), Some(0.5));
+        assert_eq!(of("wait", &Point { size_bytes: 1024, ..busy }, Metric::ASLEEP), None);
     }
 }

@@ -1,17 +1,18 @@
 //! Points, and the values of their axes.
 
-use std::fmt;
+use std::fmt::Display;
 
 use memferry::mover::Route;
 use memferry::topology::NodeId;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 
-use super::axis::Axis;
+use super::columns::{Columns, word};
 use crate::dsa::load::LoadOperation;
+use crate::harness::display_by_serde;
 
 /// The executor of the work, and the way of submission.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// The submitting core itself.
@@ -27,7 +28,7 @@ pub enum Way {
 }
 
 /// State of the pages of a target.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
     /// Present: touched before.
@@ -41,7 +42,7 @@ pub enum Pages {
 }
 
 /// Place of source and target when an iteration begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Data {
     /// Flushed from all caches; later repetitions find them where earlier ones have left them.
@@ -56,87 +57,106 @@ pub enum Data {
     Cached,
 }
 
-/// A complete description of one run.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Point {
-    /// Executor and way of submission.
-    pub way: Way,
-    /// The operation.
-    pub operation: LoadOperation,
-    /// Size of one descriptor.
-    pub size_bytes: u64,
-    /// Descriptors of a submission; 1: no batch.
-    pub batch: u32,
-    /// Threads that submit.
-    pub submitters: usize,
-    /// Submissions in flight per submitter.
-    pub depth: usize,
-    /// Work queues that the submitters are spread over.
-    pub queues: usize,
-    /// Entries of each queue; `None`: as configured.
-    pub entries: Option<u32>,
-    /// Engines behind the queues; `None`: as configured.
-    pub engines: Option<u32>,
-    /// For copies between nodes: the devices that share in each.
-    pub route: Option<Route>,
-    /// Node of sources; `None`: the node of the device, or of the core.
-    pub source: Option<NodeId>,
-    /// Node of targets; `None`: as above.
-    pub target: Option<NodeId>,
-    /// State of the pages of targets.
-    pub pages: Pages,
-    /// Place of source and target.
-    pub data: Data,
-    /// Priorities of two queues of one group, each with a tenant; `None`: as configured.
-    pub priorities: Option<(u8, u8)>,
-    /// Read buffers that two groups of a device may use, each with a tenant; `None`: as configured.
-    pub read_buffers: Option<(u32, u32)>,
-}
-
-/// The values of all axes; points are their combinations.
-#[derive(Clone, PartialEq, Debug)]
-#[allow(missing_docs)]
-pub struct Axes {
-    pub ways: Vec<Way>,
-    pub operations: Vec<LoadOperation>,
-    pub sizes_bytes: Vec<u64>,
-    pub batches: Vec<u32>,
-    pub submitters: Vec<usize>,
-    pub depths: Vec<usize>,
-    pub queues: Vec<usize>,
-    pub entries: Vec<Option<u32>>,
-    pub engines: Vec<Option<u32>>,
-    pub routes: Vec<Option<Route>>,
-    pub sources: Vec<Option<NodeId>>,
-    pub targets: Vec<Option<NodeId>>,
-    pub pages: Vec<Pages>,
-    pub data: Vec<Data>,
-    pub priorities: Vec<Option<(u8, u8)>>,
-    pub read_buffers: Vec<Option<(u32, u32)>>,
-}
-
-impl Default for Axes {
-    /// One value each: a copy of 4 KiB at a time, by one thread.
-    fn default() -> Axes {
-        Axes {
-            ways: vec![Way::Core, Way::Shared, Way::Dedicated],
-            operations: vec![LoadOperation::Copy],
-            sizes_bytes: vec![4096],
-            batches: vec![1],
-            submitters: vec![1],
-            depths: vec![1],
-            queues: vec![1],
-            entries: vec![None],
-            engines: vec![None],
-            routes: vec![None],
-            sources: vec![None],
-            targets: vec![None],
-            pages: vec![Pages::Touched],
-            data: vec![Data::Any],
-            priorities: vec![None],
-            read_buffers: vec![None],
+/// Declares the axes once, the slowest first: each is a field of [`Point`], a list of values in [`Axes`] with its
+/// default, and a column of records.
+macro_rules! axes {
+    (
+        columns: $($column:ident)*;
+        $($(#[$meta:meta])* $field:ident: $type:ty, $values:ident = [$first:expr $(, $more:expr)*];)*
+    ) => {
+        /// A complete description of one run.
+        #[derive(Clone, PartialEq, Debug, Serialize)]
+        pub struct Point {
+            $($(#[$meta])* pub $field: $type,)*
         }
-    }
+
+        impl Columns for Point {
+            const COLUMNS: &'static [&'static str] = &[$(stringify!($column)),*];
+        }
+
+        /// The values of all axes; points are their combinations.
+        #[derive(Clone, PartialEq, Debug)]
+        #[allow(missing_docs)]
+        pub struct Axes {
+            $(pub $values: Vec<$type>,)*
+        }
+
+        impl Default for Axes {
+            /// One value each: a copy of 4 KiB at a time, by one thread.
+            fn default() -> Axes {
+                Axes { $($values: vec![$first $(, $more)*],)* }
+            }
+        }
+
+        impl Axes {
+            fn combinations(&self) -> Vec<Point> {
+                let mut points = vec![Point { $($field: $first,)* }];
+                $(each(&mut points, &self.$values, |point, value| point.$field = *value);)*
+                points
+            }
+
+            /// The columns of the axes with more than one value.
+            pub fn varied(&self) -> Vec<&'static str> {
+                let varied = [$((stringify!($field), self.$values.len() > 1)),*];
+                let is_varied = |column: &&str| varied.contains(&(*column, true));
+                Point::COLUMNS.iter().copied().filter(is_varied).collect()
+            }
+        }
+    };
+}
+
+axes! {
+    columns: way operation size_bytes batch submitters depth queues entries engines route source target pages data
+             priorities read_buffers;
+    /// Executor and way of submission.
+    way: Way, ways = [Way::Core, Way::Shared, Way::Dedicated];
+    /// The operation.
+    operation: LoadOperation, operations = [LoadOperation::Copy];
+    /// For copies between nodes: the devices that share in each.
+    #[serde(serialize_with = "route_name")]
+    route: Option<Route>, routes = [None];
+    /// Node of sources; `None`: the node of the device, or of the core.
+    source: Option<NodeId>, sources = [None];
+    /// Node of targets; `None`: as above.
+    target: Option<NodeId>, targets = [None];
+    /// State of the pages of targets.
+    pages: Pages, pages = [Pages::Touched];
+    /// Place of source and target.
+    #[serde(serialize_with = "data_name")]
+    data: Data, data = [Data::Any];
+    /// Priorities of two queues of one group, each with a tenant; `None`: as configured.
+    #[serde(serialize_with = "pair")]
+    priorities: Option<(u8, u8)>, priorities = [None];
+    /// Read buffers that two groups of a device may use, each with a tenant; `None`: as configured.
+    #[serde(serialize_with = "pair")]
+    read_buffers: Option<(u32, u32)>, read_buffers = [None];
+    /// Work queues that the submitters are spread over.
+    queues: usize, queues = [1];
+    /// Entries of each queue; `None`: as configured.
+    entries: Option<u32>, entries = [None];
+    /// Engines behind the queues; `None`: as configured.
+    engines: Option<u32>, engines = [None];
+    /// Threads that submit.
+    submitters: usize, submitters = [1];
+    /// Submissions in flight per submitter.
+    depth: usize, depths = [1];
+    /// Descriptors of a submission; 1: no batch.
+    batch: u32, batches = [1];
+    /// Size of one descriptor.
+    size_bytes: u64, sizes_bytes = [4096];
+}
+
+fn route_name<S: Serializer>(route: &Option<Route>, serializer: S) -> Result<S::Ok, S::Error> {
+    route.map(Route::name).serialize(serializer)
+}
+
+fn data_name<S: Serializer>(data: &Data, serializer: S) -> Result<S::Ok, S::Error> {
+    Some(data).filter(|data| **data != Data::Any).serialize(serializer)
+}
+
+/// Such as `15-1`.
+fn pair<T: Display, S: Serializer>(values: &Option<(T, T)>, serializer: S) -> Result<S::Ok, S::Error> {
+    values.as_ref().map(|(first, second)| format!("{first}-{second}")).serialize(serializer)
 }
 
 impl Axes {
@@ -159,78 +179,15 @@ impl Axes {
         points
     }
 
-    /// The values of an axis that no point has, as in records.
-    pub fn unused(&self, axis: Axis, points: &[Point]) -> Vec<Value> {
-        let mut unused = Vec::new();
-        let is_used = |value: &Value| points.iter().any(|point| axis.value(point) == *value);
-        for value in self.combinations().iter().map(|point| axis.value(point)) {
-            if !unused.contains(&value) && !is_used(&value) {
-                unused.push(value);
-            }
-        }
-        unused
-    }
-
-    fn combinations(&self) -> Vec<Point> {
-        let first = Point {
-            way: Way::Any,
-            operation: LoadOperation::Copy,
-            size_bytes: 0,
-            batch: 1,
-            submitters: 1,
-            depth: 1,
-            queues: 1,
-            entries: None,
-            engines: None,
-            route: None,
-            source: None,
-            target: None,
-            pages: Pages::Touched,
-            data: Data::Any,
-            priorities: None,
-            read_buffers: None,
+    /// The columns with values that no point has, and the first of these values in each.
+    pub fn unused(&self, points: &[Point]) -> Vec<(&'static str, Value)> {
+        let all: Vec<_> = self.combinations().iter().map(Columns::columns).collect();
+        let points: Vec<_> = points.iter().map(Columns::columns).collect();
+        let unused = |column: &&'static str| {
+            let is_used = |value: &Value| points.iter().any(|point| point[*column] == *value);
+            Some((*column, all.iter().map(|all| &all[*column]).find(|value| !is_used(value))?.clone()))
         };
-        let mut points = vec![first];
-        each(&mut points, &self.ways, |point, &way| point.way = way);
-        each(&mut points, &self.operations, |point, &operation| point.operation = operation);
-        each(&mut points, &self.routes, |point, &route| point.route = route);
-        each(&mut points, &self.sources, |point, &source| point.source = source);
-        each(&mut points, &self.targets, |point, &target| point.target = target);
-        each(&mut points, &self.pages, |point, &pages| point.pages = pages);
-        each(&mut points, &self.data, |point, &data| point.data = data);
-        each(&mut points, &self.priorities, |point, &priorities| point.priorities = priorities);
-        each(&mut points, &self.read_buffers, |point, &buffers| point.read_buffers = buffers);
-        each(&mut points, &self.queues, |point, &queues| point.queues = queues);
-        each(&mut points, &self.entries, |point, &entries| point.entries = entries);
-        each(&mut points, &self.engines, |point, &engines| point.engines = engines);
-        each(&mut points, &self.submitters, |point, &submitters| point.submitters = submitters);
-        each(&mut points, &self.depths, |point, &depth| point.depth = depth);
-        each(&mut points, &self.batches, |point, &batch| point.batch = batch);
-        each(&mut points, &self.sizes_bytes, |point, &size_bytes| point.size_bytes = size_bytes);
-        points
-    }
-
-    /// The axes with more than one value.
-    pub fn varied(&self) -> Vec<Axis> {
-        let count = |axis: &Axis| match axis {
-            Axis::Way => self.ways.len(),
-            Axis::Operation => self.operations.len(),
-            Axis::SizeBytes => self.sizes_bytes.len(),
-            Axis::Batch => self.batches.len(),
-            Axis::Submitters => self.submitters.len(),
-            Axis::Depth => self.depths.len(),
-            Axis::Queues => self.queues.len(),
-            Axis::Entries => self.entries.len(),
-            Axis::Engines => self.engines.len(),
-            Axis::Route => self.routes.len(),
-            Axis::Source => self.sources.len(),
-            Axis::Target => self.targets.len(),
-            Axis::Pages => self.pages.len(),
-            Axis::Data => self.data.len(),
-            Axis::Priorities => self.priorities.len(),
-            Axis::ReadBuffers => self.read_buffers.len(),
-        };
-        Axis::ALL.into_iter().filter(|axis| count(axis) > 1).collect()
+        Point::COLUMNS.iter().filter_map(unused).collect()
     }
 }
 
@@ -255,57 +212,23 @@ impl Point {
         Point { priorities: None, read_buffers: None, ..none }
     }
 
-    /// The columns of a record.
-    pub fn columns(&self) -> Map<String, Value> {
-        Axis::ALL.into_iter().map(|axis| (axis.column().to_owned(), axis.value(self))).collect()
-    }
-
-    /// The values of these axes as a name, such as `shared_64KiB_batch8`.
-    pub fn name(&self, axes: &[Axis]) -> String {
-        let words: Vec<String> =
-            axes.iter().map(|axis| axis.word(self)).filter(|word| !word.is_empty()).collect();
+    /// The values of these columns as a name, such as `shared_64KiB_batch8`.
+    pub fn name(&self, columns: &[&str]) -> String {
+        let values = self.columns();
+        let words: Vec<String> = columns
+            .iter()
+            .map(|column| word(column, &values[*column]))
+            .filter(|word| !word.is_empty())
+            .collect();
         words.join("_")
     }
 }
 
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Way::Core => "core",
-            Way::Shared => "shared",
-            Way::Dedicated => "dedicated",
-            Way::Write => "write",
-            Way::Any => "any",
-        })
-    }
-}
-
-impl fmt::Display for Pages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Pages::Touched => "touched",
-            Pages::Huge => "huge",
-            Pages::AbsentBlock => "absent-block",
-            Pages::AbsentResume => "absent-resume",
-        })
-    }
-}
-
-impl fmt::Display for Data {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Data::Any => "any",
-            Data::Memory => "memory",
-            Data::CachedSource => "cached-source",
-            Data::CachedTarget => "cached-target",
-            Data::Cached => "cached",
-        })
-    }
-}
+display_by_serde!(Way, Pages, Data);
 
 #[cfg(test)]
 mod tests {
-    use super::super::axis::size_name;
+    use super::super::columns::size_name;
     use super::*;
 
     #[test]
@@ -313,7 +236,7 @@ mod tests {
         let axes = Axes { sizes_bytes: vec![1024, 1 << 20], batches: vec![1, 8], ..Axes::default() };
         let points = axes.points();
         assert_eq!(points.len(), 2 + 2 * 2 * 2, "cores have no batches");
-        assert_eq!(axes.varied(), [Axis::Way, Axis::SizeBytes, Axis::Batch]);
+        assert_eq!(axes.varied(), ["way", "size_bytes", "batch"]);
         assert_eq!(points[5].name(&axes.varied()), "shared_1MiB_batch8");
         let mut names: Vec<String> = points.iter().map(|point| point.name(&axes.varied())).collect();
         names.sort();
@@ -327,11 +250,9 @@ mod tests {
             Axes { ways: vec![Way::Core], depths: vec![1, 4], entries: vec![Some(16)], ..Axes::default() };
         let points = axes.points();
         assert_eq!(points.len(), 1);
-        assert_eq!(axes.unused(Axis::Depth, &points), [4]);
-        assert_eq!(axes.unused(Axis::Entries, &points), [16]);
-        assert!(axes.unused(Axis::SizeBytes, &points).is_empty());
+        assert_eq!(axes.unused(&points), [("depth", 4.into()), ("entries", 16.into())]);
         let both = Axes { ways: vec![Way::Core, Way::Shared], ..axes };
-        assert!(both.unused(Axis::Depth, &both.points()).is_empty());
+        assert!(both.unused(&both.points()).is_empty());
     }
 
     #[test]

@@ -64,11 +64,11 @@ pub(super) const CHANGES: &[Change] = &[
 
 /// The metrics of benchmarks that run differently.
 const METRICS: &[&[Metric]] = &[
-    &[Metric::Throughput],
-    &[Metric::Tenant1, Metric::Tenant2],
-    &[Metric::Latency, Metric::Allocate, Metric::Prepare, Metric::Submit, Metric::Wait],
-    &[Metric::Asleep],
-    &[Metric::Load, Metric::Slowdown],
+    &[Metric::THROUGHPUT],
+    &[Metric::TENANT1, Metric::TENANT2],
+    &[Metric::LATENCY, Metric::ALLOCATE, Metric::PREPARE, Metric::SUBMIT, Metric::WAIT],
+    &[Metric::ASLEEP],
+    &[Metric::LOAD, Metric::SLOWDOWN],
 ];
 
 fn base(way: Way) -> Point {
@@ -106,9 +106,9 @@ fn options_count_where_nothing_is_random() {
                 change(&mut after);
                 let Some(row) = told(backend, &before, metrics) else { continue };
                 let Some(other) = told(backend, &after, metrics) else { continue };
-                // Priorities divide what a device does, and leave its sum. Which devices share in a copy is the nodes' only
-                // effect on emulated ones, and may be the same.
-                let is_sum = *option == "priorities" && !metrics.contains(&Metric::Tenant1);
+                // Priorities divide the rate of a device and keep its sum. Nodes only choose the emulated devices that
+                // share in a copy, and both choices may be equal.
+                let is_sum = *option == "priorities" && !metrics.contains(&Metric::TENANT1);
                 let is_said = row.contains("memories set no limit here");
                 assert!(row != other || is_said || is_sum, "{option} of {before:?}, {metrics:?}: {row}");
                 differing += 1;
@@ -122,7 +122,7 @@ fn options_count_where_nothing_is_random() {
 fn every_option_has_an_effect_somewhere() {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
     let emulated = OnEmulated::new(machine, DeviceCosts::sapphire_rapids());
-    let metrics = [Metric::Throughput, Metric::Tenant1];
+    let metrics = [Metric::THROUGHPUT, Metric::TENANT1];
     let has_effect = |change: &&Change| {
         let mut before = base(Way::Shared);
         (change.needs)(&mut before);

@@ -16,7 +16,7 @@ fn bounds() -> BTreeMap<String, f64> {
     rows.into_iter().map(|row| (row.name, row.value)).collect()
 }
 
-/// What is demanded of the model, and before it what it reaches, rounded.
+/// The required bounds of the model; before each its rounded result.
 #[test]
 fn the_model_is_as_close_as_it_must_be() {
     let bounds = bounds();
@@ -62,7 +62,7 @@ fn every_published_row_is_predicted_or_has_a_reason() {
     assert!(validation.others.iter().any(|other| other.why == Why::Unexplained));
 }
 
-/// What is far off is said to be, and what is a fit is close.
+/// Large errors have a reason, and fits are close.
 #[test]
 fn large_errors_have_a_reason() {
     for prediction in model::validate().expect("built in").predictions {
@@ -130,7 +130,7 @@ fn all_scenarios_run_and_the_table_is_the_validated_one() {
     }
 }
 
-/// What is compared with publications, and what somebody computes to see the same, are the same.
+/// Predictions equal the results of the scenarios.
 #[test]
 fn scenarios_are_what_is_validated() {
     let predictions = model::validate().expect("built in").predictions;
@@ -174,7 +174,7 @@ fn scenarios_take_other_values_and_refuse_nonsense() {
     let half = table.with("query.runs.0.columns.1.size", "\"2 GiB\"").expect("there");
     assert!(total(&half) < 0.8 * total(&table));
     assert!((total(&table.with("query.groups", "4").expect("there")) / total(&table) - 1.0).abs() < 0.05);
-    // What is no TOML is text.
+    // A value that is not TOML is text.
     let routed = table.with("query.runs.2.prefetch.0.route", "push-pull").expect("there");
     let prefetched = |scenario: &model::Scenario| scenario.run(None).expect("known")[6].value;
     assert_ne!(prefetched(&routed), prefetched(&table));
@@ -225,7 +225,7 @@ fn scenarios_take_other_values_and_refuse_nonsense() {
     assert!(error.contains("the rate of the memory of node 0 is not known"), "{error}");
 }
 
-/// A key that is read and not used would be worse than none.
+/// Every key has an effect.
 #[test]
 fn every_key_of_a_scenario_counts() {
     let mut unused = Vec::new();

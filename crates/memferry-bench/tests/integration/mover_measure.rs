@@ -31,7 +31,7 @@ fn the_buffers_of_a_record_do_not_fit_into_the_caches() {
     assert!(Size::full().buffer_bytes >= 256 << 20, "the largest copy");
 }
 
-/// In virtual time nothing is noise: the pipeline hides what the core would copy, and not what it has to submit.
+/// Virtual time has no noise: the pipeline hides the copies of a core, and not its submissions.
 #[test]
 fn a_device_takes_the_copies_off_the_core() {
     let [alone, forwarding] = ordered_modelled().expect("packets arrive in order");

@@ -4,19 +4,22 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use datafusion::arrow::array::{AsArray, RecordBatch};
+use datafusion::arrow::array::{ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::compute::concat_batches;
-use datafusion::arrow::datatypes::Int64Type;
+use datafusion::arrow::datatypes::{DataType, Int64Type};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::catalog::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
 use memferry_bench::query::{
-    TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, answers_equal, paper_query, paper_table, tpch,
-    tpch_tables,
+    Difference, TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, answers_equal, paper_query, paper_table,
+    tpch, tpch_tables,
 };
 use memferry_query::load::Progress;
 use memferry_query::{Layout, TableData};
 use tpchgen::generators::LineItemGenerator;
+use tpchgen::q_and_a::answers_sf1;
 use tpchgen_arrow::LineItemArrow;
 
 /// A layout with small groups, so that small tables have several.
@@ -147,6 +150,123 @@ async fn the_papers_query_passes_the_share_of_rows_asked_for() {
     assert_eq!(answer[0].column(0).as_primitive::<Int64Type>().value(0), expected);
 }
 
+/// Compares the result of query `number` at scale 1 with the published answer: rows in order, numbers as they are
+/// published, with two digits.
+///
+/// # Errors
+/// The first difference found.
+fn check_answer_sf1(number: usize, result: &[RecordBatch]) -> Result<(), Difference> {
+    let published = answer_sf1(number);
+    let mut found = rendered(result)?;
+    if number == 11 {
+        // The published text has lost the last two digits of every key.
+        for row in &mut found {
+            row[0].text =
+                row[0].text.parse().map_or_else(|_| row[0].text.clone(), |key: i64| (key / 100).to_string());
+        }
+    }
+    if found.len() != published.len() {
+        return Err(Difference::Rows { left: found.len(), right: published.len() });
+    }
+    for (row, (left, right)) in found.iter().zip(&published).enumerate() {
+        if left.len() != right.len() {
+            return Err(Difference::Columns { left: left.len(), right: right.len() });
+        }
+        for (column, (left, right)) in left.iter().zip(right).enumerate() {
+            if !left.is_published_as(right) {
+                let (left, right) = (left.text.clone(), right.clone());
+                return Err(Difference::Value { row, column: format!("number {}", column + 1), left, right });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The published answer, a text for each value, without the head line.
+fn answer_sf1(number: usize) -> Vec<Vec<String>> {
+    let text = i32::try_from(number).ok().and_then(answers_sf1::answer);
+    let text = text.unwrap_or_else(|| panic!("TPC-H has no query {number}"));
+    // Misprinted in answer 17: it is a seventh of 2438842.38.
+    let text = text.replace("348406.02", "348406.05");
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).skip(1);
+    lines.map(|line| line.split('|').map(|value| value.trim().to_owned()).collect()).collect()
+}
+
+/// A value as text, and whether it has decimals.
+struct Cell {
+    text: String,
+    is_fraction: bool,
+}
+
+impl Cell {
+    fn is_published_as(&self, published: &str) -> bool {
+        if !self.is_fraction {
+            return self.text.trim() == published;
+        }
+        // Half of the last published digit, and the rounding of binary fractions.
+        const TOLERANCE: f64 = 0.005 + 1e-6;
+        match (self.text.parse::<f64>(), published.parse::<f64>()) {
+            (Ok(found), Ok(published)) => (found - published).abs() <= TOLERANCE,
+            _ => false,
+        }
+    }
+}
+
+fn rendered(batches: &[RecordBatch]) -> Result<Vec<Vec<Cell>>, ArrowError> {
+    let options = FormatOptions::default();
+    let mut rows = Vec::new();
+    for batch in batches {
+        let columns = batch.columns().iter();
+        let formatters =
+            columns.map(|column| ArrayFormatter::try_new(column, &options)).collect::<Result<Vec<_>, _>>()?;
+        for row in 0..batch.num_rows() {
+            let cells = batch.columns().iter().zip(&formatters).map(|(column, formatter)| Cell {
+                text: formatter.value(row).to_string(),
+                is_fraction: matches!(
+                    column.data_type(),
+                    DataType::Float32
+                        | DataType::Float64
+                        | DataType::Decimal128(..)
+                        | DataType::Decimal256(..)
+                ),
+            });
+            rows.push(cells.collect());
+        }
+    }
+    Ok(rows)
+}
+
+#[test]
+fn published_answers_have_the_rows_that_queries_return() {
+    for number in tpch::QUERIES {
+        let rows = answer_sf1(number);
+        assert!(!rows.is_empty(), "query {number}");
+        if let Some((_, max)) = tpch::query(number, 1.0).rsplit_once("\nlimit ") {
+            assert!(rows.len() <= max.parse().unwrap(), "query {number}");
+        }
+    }
+    assert_eq!(answer_sf1(14), [["16.38"]]);
+}
+
+#[test]
+fn an_answer_is_checked_value_by_value() {
+    let answer = |modes: [&str; 2], high: [i64; 2], low: [f64; 2]| {
+        let columns: [(&str, ArrayRef); 3] = [
+            ("l_shipmode", Arc::new(StringArray::from(modes.to_vec()))),
+            ("high_line_count", Arc::new(Int64Array::from(high.to_vec()))),
+            ("low_line_count", Arc::new(Float64Array::from(low.to_vec()))),
+        ];
+        [RecordBatch::try_from_iter(columns).unwrap()]
+    };
+    let check = |batches: &[RecordBatch]| check_answer_sf1(12, batches);
+    check(&answer(["MAIL", "SHIP"], [6202, 6200], [9324.004, 9262.0])).unwrap();
+    check(&answer(["SHIP", "MAIL"], [6200, 6202], [9262.0, 9324.0])).unwrap_err();
+    check(&answer(["MAIL", "SHIP"], [6202, 6201], [9324.0, 9262.0])).unwrap_err();
+    check(&answer(["MAIL", "SHIP"], [6202, 6200], [9324.0, 9262.1])).unwrap_err();
+    check(&answer(["MAIL", "SHIP"], [6202, 6200], [9324.0, f64::NAN])).unwrap_err();
+    check(&[]).unwrap_err();
+}
+
 /// Peak of this process's memory.
 fn rss_peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -171,7 +291,7 @@ async fn published_answers_of_scale_1() {
     let mut wrong = Vec::new();
     for number in tpch::QUERIES {
         let answer = session.sql(&tpch::query(number, 1.0)).await.unwrap().collect().await.unwrap();
-        if let Err(difference) = tpch::check_answer_sf1(number, &answer) {
+        if let Err(difference) = check_answer_sf1(number, &answer) {
             wrong.push(format!("query {number}: {difference}"));
         }
     }

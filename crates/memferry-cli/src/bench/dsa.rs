@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use memferry::topology::Machine;
+use memferry_bench::dsa::load::LoadError;
 use memferry_bench::dsa::{device, device_provenance, software, waiting};
 use memferry_bench::harness::{Effort, Peer, Provenance, Record, Row, geomean_ratio, median};
 use memferry_dsa::system::{QueueFilter, QueueId, SystemState};
@@ -95,7 +96,7 @@ fn queue_rows(prefix: &str, portal: &dyn Portal, provenance: Provenance, effort:
     let samples = effort.of(SAMPLES, 2);
     let bar = Bar::of("measuring the queue", samples * 5);
     let mut rows = Vec::new();
-    let mut row = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, device::DeviceError>| {
+    let mut row = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, LoadError>| {
         let values = (0..samples).map(|_| {
             bar.advance(1);
             measure()
@@ -163,54 +164,12 @@ fn latencies(costs: &[waiting::Cost], figure: &str, name: impl Fn(Wait) -> Strin
 
 /// Operations in software beside their best alternatives.
 fn software_rows(effort: Effort, seed: u64) -> Vec<Row> {
-    let bar = Bar::of("measuring software operations", SOFTWARE.len());
-    let measured = software::all(effort, |row| {
-        if named(row).is_some() {
-            bar.advance(1);
-        }
-    });
-    (measured.iter())
-        .filter_map(|row| {
-            let ratio = geomean_ratio([&row.pairs], seed);
-            let peer = Peer::new(row.peer, median(&row.peer_bytes_per_second()), ratio);
-            let rates = row.bytes_per_second();
-            Some(Row {
-                peer: Some(peer),
-                ..Row::median(named(row)?, "bytes/s", Provenance::Measured, &rates)
-            })
-        })
-        .collect()
-}
-
-/// Operation, bytes per call, and name of the row. The usual delta differs at one word in a hundred.
-const SOFTWARE: [(&str, usize, &str); 21] = [
-    ("crc32c", MIB, "crc32c"),
-    ("crc32c_seeded", MIB, "crc32c_seeded"),
-    ("crc32c_bypass_data_reflection", MIB, "crc32c_bypass_data_reflection"),
-    ("copy_crc", MIB, "copy_crc"),
-    ("compare", MIB, "compare"),
-    ("fill", MIB, "fill"),
-    ("compare_pattern", MIB, "compare_pattern"),
-    ("dualcast", MIB, "dualcast"),
-    ("create_delta_equal", DELTA, "delta_create_equal"),
-    ("create_delta_1_percent", DELTA, "delta_create"),
-    ("create_delta_10_percent", DELTA, "delta_create_10_percent"),
-    ("create_delta_half", DELTA, "delta_create_half"),
-    ("create_delta_all", DELTA, "delta_create_all"),
-    ("apply_delta_1_percent", DELTA, "delta_apply"),
-    ("apply_delta_10_percent", DELTA, "delta_apply_10_percent"),
-    ("apply_delta_half", DELTA, "delta_apply_half"),
-    ("apply_delta_all", DELTA, "delta_apply_all"),
-    ("dif_check_4096", DIF, "dif_check"),
-    ("dif_insert_4096", DIF, "dif_insert"),
-    ("dif_strip_4096", DIF, "dif_strip"),
-    ("dif_update_4096", DIF, "dif_update"),
-];
-const MIB: usize = 1 << 20;
-const DELTA: usize = 512 << 10;
-const DIF: usize = 256 * (4096 + 8);
-
-fn named(row: &software::OperationTimes) -> Option<&'static str> {
-    let found = SOFTWARE.iter().find(|(name, size, _)| row.name == *name && row.size_bytes == *size);
-    found.map(|(_, _, name)| *name)
+    let bar = Bar::of("measuring software operations", software::OPERATIONS_COUNT);
+    let row = |row: &software::OperationTimes| {
+        let ratio = geomean_ratio([&row.pairs], seed);
+        let peer = Peer::new(row.peer, median(&row.peer_bytes_per_second()), ratio);
+        let rates = row.bytes_per_second();
+        Row { peer: Some(peer), ..Row::median(&row.name, "bytes/s", Provenance::Measured, &rates) }
+    };
+    software::all(effort, |_| bar.advance(1)).iter().map(row).collect()
 }

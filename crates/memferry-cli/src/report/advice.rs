@@ -240,11 +240,11 @@ fn measured(records: &[Record]) -> Option<Advice> {
     let is_meant = |row: &&Row| {
         row.how == Some(Provenance::Measured)
             && row.figure.as_deref() == Some("throughput")
-            && row.batch == Some(1.0)
+            && row.number("batch") == Some(1.0)
     };
     let of = |way: &str| -> Vec<(f64, f64)> {
-        let own = rows().filter(is_meant).filter(|row| row.way.as_deref() == Some(way));
-        own.filter_map(|row| Some((row.size_bytes?, row.value?))).collect()
+        let own = rows().filter(is_meant).filter(|row| row.text("way").as_deref() == Some(way));
+        own.filter_map(|row| Some((row.number("size_bytes")?, row.value?))).collect()
     };
     let core = of("core");
     let sentence = |way: &str| {

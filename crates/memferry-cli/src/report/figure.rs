@@ -155,6 +155,16 @@ impl Figure {
         }
     }
 
+    /// Adds a horizontal rule at a published number, if it is known.
+    pub(crate) fn published_rule(&mut self, label: &str, y: Option<f64>) {
+        self.points.extend(y.map(|y| Point::rule(label, Provenance::Published, y)));
+    }
+
+    /// Adds a vertical rule at a published number, if it is known.
+    pub(crate) fn published_upright_rule(&mut self, label: &str, x: Option<f64>) {
+        self.points.extend(x.map(|x| Point::upright_rule(label, Provenance::Published, x)));
+    }
+
     pub(crate) fn csv(&self) -> String {
         let Figure { name, kind, title, about, x, y, .. } = self;
         let mut text = format!(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use memferry_bench::harness::Provenance;
 
@@ -41,48 +41,29 @@ pub(super) struct Row {
     pub(super) ratio_high: Option<f64>,
     /// In the papers' benchmarks: the quantity.
     pub(super) figure: Option<String>,
-    pub(super) way: Option<String>,
-    pub(super) operation: Option<String>,
-    pub(super) size_bytes: Option<f64>,
-    pub(super) batch: Option<f64>,
-    pub(super) submitters: Option<f64>,
-    pub(super) depth: Option<f64>,
-    pub(super) queues: Option<f64>,
-    pub(super) entries: Option<f64>,
-    pub(super) engines: Option<f64>,
-    pub(super) route: Option<String>,
-    pub(super) source: Option<Name>,
-    pub(super) target: Option<Name>,
-    pub(super) pages: Option<String>,
-    pub(super) data: Option<String>,
-    pub(super) priorities: Option<String>,
-    pub(super) read_buffers: Option<String>,
     pub(super) note: Option<String>,
-    /// Fields of `bench atomics`.
-    pub(super) work: Option<String>,
-    pub(super) threads: Option<f64>,
-    pub(super) distance: Option<String>,
-    pub(super) churn: Option<bool>,
+    /// In the papers' benchmarks: the columns of the point.
+    #[serde(flatten)]
+    point: Map<String, Value>,
     /// The backend, if `how` does not identify it: under `memferry emulate`, devices of `--on machine` are emulated, as
     /// those of `--on emulated` are.
     #[serde(skip)]
     pub(super) backend: Option<String>,
 }
 
-/// A name or the number of a node.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Name {
-    Number(u64),
-    Word(String),
-}
+impl Row {
+    /// The value of a column of the point; `None` if it has none.
+    fn column(&self, name: &str) -> Option<&Value> {
+        self.point.get(name).filter(|value| !value.is_null())
+    }
 
-impl std::fmt::Display for Name {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Name::Number(number) => write!(f, "{number}"),
-            Name::Word(word) => f.write_str(word),
-        }
+    pub(super) fn text(&self, column: &str) -> Option<String> {
+        let value = self.column(column)?;
+        Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    }
+
+    pub(super) fn number(&self, column: &str) -> Option<f64> {
+        self.column(column)?.as_f64()
     }
 }
 

@@ -18,34 +18,30 @@ struct Coordinate {
     of: fn(&Row) -> Option<String>,
 }
 
-fn number(value: Option<f64>) -> Option<String> {
-    value.map(|value| value.to_string())
-}
-
 /// All coordinates, in order of preference for the x axis.
 const COORDINATES: &[Coordinate] = &[
-    Coordinate { name: "size of a descriptor", scale: Some(Scale::Bytes), of: |row| number(row.size_bytes) },
-    Coordinate { name: "target", scale: None, of: |row| row.target.as_ref().map(ToString::to_string) },
-    Coordinate { name: "threads", scale: Some(Scale::Log), of: |row| number(row.submitters) },
-    Coordinate { name: "queues", scale: Some(Scale::Log), of: |row| number(row.queues) },
-    Coordinate { name: "entries", scale: Some(Scale::Log), of: |row| number(row.entries) },
-    Coordinate { name: "engines", scale: Some(Scale::Log), of: |row| number(row.engines) },
-    Coordinate { name: "under way", scale: Some(Scale::Log), of: |row| number(row.depth) },
-    Coordinate { name: "batch", scale: Some(Scale::Log), of: |row| number(row.batch) },
-    Coordinate { name: "operation", scale: None, of: |row| row.operation.clone() },
-    Coordinate { name: "route", scale: None, of: |row| row.route.clone() },
-    Coordinate { name: "pages", scale: None, of: |row| row.pages.clone() },
-    Coordinate { name: "data", scale: None, of: |row| row.data.clone() },
+    Coordinate { name: "size of a descriptor", scale: Some(Scale::Bytes), of: |row| row.text("size_bytes") },
+    Coordinate { name: "target", scale: None, of: |row| row.text("target") },
+    Coordinate { name: "threads", scale: Some(Scale::Log), of: |row| row.text("submitters") },
+    Coordinate { name: "queues", scale: Some(Scale::Log), of: |row| row.text("queues") },
+    Coordinate { name: "entries", scale: Some(Scale::Log), of: |row| row.text("entries") },
+    Coordinate { name: "engines", scale: Some(Scale::Log), of: |row| row.text("engines") },
+    Coordinate { name: "under way", scale: Some(Scale::Log), of: |row| row.text("depth") },
+    Coordinate { name: "batch", scale: Some(Scale::Log), of: |row| row.text("batch") },
+    Coordinate { name: "operation", scale: None, of: |row| row.text("operation") },
+    Coordinate { name: "route", scale: None, of: |row| row.text("route") },
+    Coordinate { name: "pages", scale: None, of: |row| row.text("pages") },
+    Coordinate { name: "data", scale: None, of: |row| row.text("data") },
     Coordinate { name: "tenants", scale: None, of: tenants },
-    Coordinate { name: "source", scale: None, of: |row| row.source.as_ref().map(ToString::to_string) },
-    Coordinate { name: "way", scale: None, of: |row| row.way.clone() },
+    Coordinate { name: "source", scale: None, of: |row| row.text("source") },
+    Coordinate { name: "way", scale: None, of: |row| row.text("way") },
     Coordinate { name: "backend", scale: None, of: |row| row.backend.clone() },
 ];
 
 /// The setting that divides a device between two tenants.
 fn tenants(row: &Row) -> Option<String> {
-    let priorities = row.priorities.as_ref().map(|it| format!("priorities {it}"));
-    priorities.or_else(|| row.read_buffers.as_ref().map(|it| format!("read buffers {it}")))
+    let priorities = row.text("priorities").map(|it| format!("priorities {it}"));
+    priorities.or_else(|| row.text("read_buffers").map(|it| format!("read buffers {it}")))
 }
 
 /// The figures of a benchmark from the records of all its backends; empty if their rows are not points.

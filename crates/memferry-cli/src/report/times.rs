@@ -89,13 +89,13 @@ pub(super) fn sharing(records: &[Record]) -> Figure {
     );
     figure.y = Axis::new("time in ns", Scale::Log);
     for (row, how) in rows(&records, "latency") {
-        let (Some(work), Some(threads)) = (&row.work, row.threads) else { continue };
+        let (Some(work), Some(threads)) = (row.text("work"), row.number("threads")) else { continue };
         let Some(ns) = row.value.filter(|ns| *ns > 0.0) else { continue };
-        let place = match &row.distance {
+        let place = match row.text("distance") {
             Some(distance) => format!("{threads} threads, {distance}"),
             None => "alone".to_owned(),
         };
-        let work = if row.churn == Some(true) { format!("{work}, churn") } else { work.clone() };
+        let work = if row.text("churn").as_deref() == Some("true") { format!("{work}, churn") } else { work };
         let point = Point::new(series(&work, row), how, place, ns);
         figure.points.push(match (row.min, row.max) {
             (Some(low), Some(high)) if 0.0 < low && low < high => point.between(low, high),

@@ -1,4 +1,4 @@
-//! The benchmarks of the papers: each on each backend, their options, and going on after an interruption.
+//! The benchmarks of the papers: each on each backend, their options, and continuation after an interruption.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ fn all_on_the_emulated_device() {
         let record = quick(name, &EMULATED);
         is_whole(name, &record, "emulated");
         let valued = rows(&record).iter().filter(|row| row["value"].is_number()).count();
-        // What the device itself has no notion of, it says; everything else it does.
+        // The device refuses points that it does not model, with a reason, and runs all others.
         let is_unknown = |row: &&Value| match name {
             "target" | "pollution" => true,
             "pages" => row["pages"] == "huge",
@@ -92,7 +92,7 @@ fn all_in_the_model() {
     }
 }
 
-/// Whatever this machine has; cores it has.
+/// On any machine: it has cores.
 #[test]
 fn some_on_this_machine() {
     for name in ["submit", "threads", "faults", "routes", "target"] {
@@ -169,7 +169,7 @@ fn mistakes() {
         USAGE,
         &["combination"],
     );
-    // What would be in no row.
+    // Values that are in no row.
     fails(&["bench", "submit", "--ways", "core", "--entries", "16"], USAGE, &["16 as entries", "--ways"]);
     fails(&["bench", "submit", "--ways", "write,shared", "--batches", "8"], USAGE, &["write as way"]);
 }
@@ -185,7 +185,7 @@ fn devices_that_a_machine_does_not_have() {
     }
 }
 
-/// Of what is measured; nothing that is computed takes time of what is computed.
+/// Measurements have an overhead; computations have none.
 #[test]
 fn each_row_says_what_measuring_cost() {
     for (backend, expected) in [(&EMULATED[..], 0.0), (&MODEL[..], 0.0)] {
@@ -218,7 +218,7 @@ fn an_interrupted_run_goes_on() {
     assert!(csv.starts_with("name,value,unit,how,samples,"), "{csv}");
     assert_eq!(file(directory.path(), ".unfinished.json"), None);
 
-    // What a run leaves behind that was killed after three rows. One of them is marked, to know it again.
+    // The file of a run that was killed after three rows. One of them is marked, to recognise it.
     let mut left: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     left["rows"].as_array_mut().unwrap().truncate(3);
     left["rows"][1]["value"] = 123.0.into();

@@ -1,4 +1,4 @@
-//! `memferry bench qdp` and `memferry bench atomics`: their rows on each backend, their options, and going on after an
+//! `memferry bench qdp` and `memferry bench atomics`: their rows on each backend, their options, and continuation after an
 //! interruption.
 
 #[allow(dead_code, reason = "a part of it is enough here")]
@@ -87,7 +87,7 @@ fn the_query_here_and_with_an_emulated_device() {
     }
 }
 
-/// In whatever order variants are named, the first that runs is what others are compared with.
+/// The baseline runs first in any order of variants.
 #[test]
 fn the_speed_up_is_not_lost() {
     let of = |variants| quick("qdp", &[&MODEL[..], &["--variants", variants]].concat());
@@ -162,7 +162,7 @@ fn mistakes() {
     fails(&["bench", "qdp", "--on", "model"], USAGE, &["--machine"]);
     fails(&["bench", "atomics", "--threads", "some"], USAGE, &["--threads", "or all"]);
     fails(&["bench", "atomics", "--works", "own", "--churn", "on"], USAGE, &["counters have no churn"]);
-    // What contradicts itself is a row that says so.
+    // A contradiction is a row with a reason.
     let record = quick("qdp", &["--groups", "3", "--scan-threads", "4"]);
     assert!(rows(&record).iter().all(|row| row["note"].as_str().unwrap().contains("divided evenly")));
 }
@@ -180,7 +180,7 @@ fn an_interrupted_run_goes_on() {
     let text = fs::read_to_string(csv).unwrap();
     assert!(text.lines().next().unwrap().contains(",figure,variant,column_bytes,groups,"), "{text}");
     assert_eq!(text.lines().count(), rows(&whole).len() + 1);
-    // What a run leaves that was killed after the baseline, whose time is marked: others are compared with it.
+    // The file of a run that was killed after the baseline, whose time is marked: others are compared with it.
     let mut left = whole.clone();
     left["rows"].as_array_mut().unwrap().truncate(3);
     left["rows"][0]["value"] = 1000.0.into();

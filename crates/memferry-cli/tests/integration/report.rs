@@ -88,7 +88,7 @@ fn chromium(arguments: &[&str]) -> Option<Output> {
     }
 }
 
-/// What the browser's console would show.
+/// The output of the browser's console.
 fn console(output: &Output) -> Vec<String> {
     text(&output.stderr).lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned).collect()
 }
@@ -115,7 +115,7 @@ fn a_browser_has_nothing_to_complain_about() {
     assert!(seen.width <= seen.room && seen.room <= 400, "{seen:?}");
 }
 
-/// What a page looks like in a frame.
+/// The layout of a page in a frame.
 #[derive(Debug, PartialEq, serde::Deserialize)]
 struct Seen {
     /// What there is, and how much is seen of it.
@@ -124,7 +124,7 @@ struct Seen {
     /// Of the page, and of text in figures.
     paper: String,
     ink: String,
-    /// Pictures that stick out.
+    /// Pictures that are wider than the page.
     cut: u32,
     /// Whether the predictions, which are behind a click, are seen.
     is_open: bool,

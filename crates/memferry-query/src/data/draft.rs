@@ -26,7 +26,7 @@ use super::source::{Offset, Source, ViewPiece};
 /// Alignment of every buffer: Arrow's recommendation, a cache line, and the widest vector register.
 pub(super) const ALIGNMENT_BYTES: usize = 64;
 
-/// An error: more values or bytes than the type's offsets can count.
+/// More values or bytes than the offsets of the type can count.
 #[derive(Debug)]
 pub(super) struct TooLong;
 
@@ -286,6 +286,6 @@ fn with_one_dictionary(pieces: &[ArrayRef]) -> Result<Vec<ArrayRef>, TooLong> {
         return Ok(pieces.to_vec());
     }
     let pieces: Vec<&dyn Array> = pieces.iter().map(|piece| piece.as_ref()).collect();
-    // It fails when there are more values than the type of the keys can count; fewer rows may have fewer values.
+    // It fails if there are more values than the type of the keys can count; fewer rows may have fewer values.
     Ok(vec![concat(&pieces).map_err(|_| TooLong)?])
 }

@@ -10,7 +10,7 @@
 //!
 //! A column of a group is copied near as a whole: its buffers hold the bytes of its rows only. A batch of a query is a
 //! slice of one group. [`TableWriter`] cuts batches of any size into groups as they come, so
-//! that loading a table needs the table's memory and a group per partition on top.
+//! that loading a table needs the memory of the table and of one more group per partition.
 //!
 //! Source: Arrow columnar format, "Buffer Alignment and Padding" (64 bytes) and "Variable-size Binary View Layout".
 

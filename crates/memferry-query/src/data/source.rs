@@ -1,6 +1,6 @@
 //! Pieces of arrays for one buffer: their size, and writing them.
 //!
-//! Pieces refer to the arrays they come from, without copies.
+//! Pieces refer to their arrays, without copies.
 
 use arrow::array::{ByteView, MAX_INLINE_VIEW_LEN, OffsetSizeTrait};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
@@ -39,7 +39,7 @@ impl Source {
     ///
     /// Shapes: `target` is [`size_bytes`](Source::size_bytes) long and zeroed.
     pub(super) fn write(&self, target: &mut [u8]) {
-        assert_eq!(target.len(), self.size_bytes(), "a buffer is as long as what it shall hold");
+        assert_eq!(target.len(), self.size_bytes(), "a buffer is as long as its content");
         match self {
             Source::Bytes(pieces) => write_all(target, pieces.iter().map(Buffer::as_slice)),
             Source::Bits(pieces) => write_bits(target, pieces),

@@ -47,7 +47,7 @@ impl TableData {
     }
 
     /// The rows as batches of `batch_size`, for tables without groups: `MemTable::try_new(schema, batches)`.
-    /// They are slices of the groups, not copies, and do not reach over the end of a group.
+    /// They are slices of the groups, not copies; no batch spans two groups.
     ///
     /// # Panics
     /// If `batch_size` is 0.

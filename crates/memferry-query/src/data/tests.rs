@@ -1,4 +1,4 @@
-//! What only a look inside shows: groups that must be smaller than asked for.
+//! Groups that must be smaller than requested, which needs a private limit.
 
 use std::sync::Arc;
 

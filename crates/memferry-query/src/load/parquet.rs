@@ -22,9 +22,9 @@ use super::parallel::in_parallel;
 use super::{BATCH_ROWS, LoadError, Progress};
 use crate::data::{Layout, PartitionWriter, TableData};
 
-/// What a Parquet file begins and ends with. Source: Apache Parquet format, "File format".
+/// The first and last bytes of a Parquet file. Source: Apache Parquet format, "File format".
 const MAGIC: &[u8; 4] = b"PAR1";
-/// The same if the metadata is encrypted.
+/// Those of a file with encrypted metadata.
 const MAGIC_ENCRYPTED: &[u8; 4] = b"PARE";
 
 /// The table in the Parquet file at `path`.
@@ -45,7 +45,7 @@ pub fn from_parquet(path: &Path, layout: &Layout, progress: &dyn Progress) -> Re
     let partitions = in_parallel(&layout.split(rows), |rows| {
         let mut writer = writer.clone();
         let mut missing = rows.end - rows.start;
-        // A file of its own: threads that share one would move each other's position in it.
+        // Each thread opens the file: threads that share a file would move each other's position.
         let file = open(path)?;
         let mut reader = guarded(|| reader(file, &metadata, rows.clone())).map_err(faulty)?;
         while let Some(batch) = guarded(|| Ok(reader.next().transpose()?)).map_err(faulty)? {
@@ -99,7 +99,7 @@ pub fn panics_become_errors() -> bool {
 /// Runs the reader; a panic becomes an error, since damaged files can make it panic.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     GUARDED.set(true);
-    // After a panic the state of `read` is not used again: every caller gives up on an error.
+    // After a panic the state of `read` is not used again: every caller returns on an error.
     let result = panics::contain(read);
     GUARDED.set(false);
     result.unwrap_or_else(|| Err(ParquetError::General("its content is damaged".to_owned())))
@@ -143,7 +143,7 @@ fn check_codecs(path: &Path, metadata: &ArrowReaderMetadata) -> Result<(), LoadE
     Ok(())
 }
 
-/// A reader of `rows`: of their row groups, without the rows before and behind.
+/// A reader of `rows`: it reads their row groups and skips the rows before and after.
 fn reader(
     file: File,
     metadata: &ArrowReaderMetadata,

@@ -35,7 +35,7 @@ use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
 
 /// A dynamic conjunct that costs more than this for each row that it rejects is left out for a while, in nanoseconds:
-/// about what it costs to let the row go on to the join that would reject it.
+/// about the cost of passing the row on to the join that would reject it.
 const DYNAMIC_NS_PER_REJECTED_MAX: f64 = 30.0;
 /// Chunks for which it is left out after its first trial; twice as many after each further one ...
 const DYNAMIC_PAUSE_CHUNKS_MIN: u32 = 4;
@@ -47,7 +47,7 @@ const DYNAMIC_TRIAL_ROWS: usize = 1024;
 const LEARN: f64 = 0.25;
 /// Initial cost of gathering one value of one column, in nanoseconds, until it is measured.
 const GATHER_NS_GUESS: f64 = 4.0;
-/// Scattering the answers for gathered rows back over the chunk, in nanoseconds a row.
+/// Scattering the results for gathered rows back over the chunk, in nanoseconds a row.
 const SCATTER_NS: f64 = 0.2;
 
 /// The rows of a chunk that passed.
@@ -344,7 +344,7 @@ fn compare_ns_guess(data_type: &DataType) -> f64 {
     }
 }
 
-/// Whether nothing in `expr` can raise an error, whatever rows it is shown.
+/// Whether `expr` cannot raise an error on any row.
 ///
 /// A dynamic filter is as plain as the expressions that it compares: bounds and lookups cannot fail.
 pub(super) fn is_plain(expr: &Arc<dyn PhysicalExpr>) -> Result<bool> {

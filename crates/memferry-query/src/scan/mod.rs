@@ -273,7 +273,7 @@ impl ExecutionPlan for TieredScanExec {
     }
 
     /// Takes the predicates of filters above (those with subqueries come this way), and the dynamic filters of joins
-    /// and TopK over expressions that cannot fail: they are tried on rows that the predicate may reject.
+    /// and TopK over expressions that cannot fail: they are evaluated on rows that the predicate may reject.
     fn handle_child_pushdown_result(
         &self,
         _phase: FilterPushdownPhase,

@@ -385,7 +385,7 @@ impl Drop for PartitionScan {
 }
 
 impl Chunk {
-    /// The next rows to put out: whole batches, as many as together give at most one batch if they may be merged.
+    /// The next rows of the output: whole batches; with `merge` as many as have at most one batch of passed rows.
     fn next_run(&mut self, batch_rows: usize, merge: bool) -> Option<Run> {
         while self.rows_done < self.rows {
             let start = self.rows_done;

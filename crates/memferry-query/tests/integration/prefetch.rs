@@ -1,4 +1,4 @@
-//! Whatever is prefetched, by whichever engine, with whatever option: the answers are those of plain DataFusion.
+//! Prefetching, with every engine and every option, does not change the answers of plain DataFusion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +108,7 @@ fn told(device_mb_per_s: f64) -> Arc<Machine> {
     Arc::new(Machine::from_profile_text("with rates", &two_tiers_with_rates(device_mb_per_s)).unwrap())
 }
 
-/// What a device copies so that all of a column arrives while another one as large is filtered by two cores.
+/// The device copies all of a column while two cores filter a column of the same size.
 const FAST_COPIES: f64 = 20e3;
 const BY_DEVICE: Dsa = Dsa::Emulated { seed: None };
 
@@ -134,7 +134,7 @@ fn plain(data: &TableData) -> SessionContext {
     context
 }
 
-/// The answer as text, and what the scans did.
+/// The answer as text, and the report of the scans.
 async fn run(context: &SessionContext, sql: &str) -> (String, ScanReport) {
     let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
     let answer = collect(Arc::clone(&plan), context.task_ctx()).await;
@@ -215,7 +215,7 @@ async fn limits_hold_over_one_partition() {
     }
 }
 
-/// A limit ends a scan while copies are under way; they are in its report all the same.
+/// A limit ends a scan while copies are in flight; its report includes them.
 #[tokio::test]
 async fn copies_of_an_ended_scan_are_reported() {
     let machine = two_tiers();
@@ -258,7 +258,7 @@ async fn late_columns_are_read_near_and_reused() {
     let data = table(&machine);
     let context = tiered(Prefetch::Auto, &data, &tiers(&machine, Dsa::None));
     set(&context, "memferry.wait_us_max = 10000000").await;
-    // Then nothing is left out.
+    // Then all are included.
     set(&context, "memferry.reads_to_come = 1000").await;
     let sql = "select sum(b), max(s) from t where a < 300";
 
@@ -281,7 +281,7 @@ async fn late_columns_are_read_near_and_reused() {
     assert!(plan.contains("prefetch=auto to node 1 (b is near already; d, "), "{plan}");
 }
 
-/// A plan that was made is carried out, and shown, as it was decided: its own copies do not change its mind.
+/// A plan is executed and shown as decided: its own copies do not change the decision.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn explain_after_the_run_says_what_was_decided_before() {
     let machine = told(FAST_COPIES);
@@ -349,7 +349,7 @@ async fn auto_prefetches_only_to_a_faster_node_with_room() {
     assert!(small.contains("does not fit the budget"), "{small}");
 }
 
-/// A faster node is no reason by itself: the gain of copies to it is unknown.
+/// A faster node alone is no reason to copy: the gain is not known.
 #[tokio::test]
 async fn auto_copies_nothing_without_figures() {
     let sql = "select sum(b) from t where a < 300";
@@ -372,13 +372,13 @@ async fn auto_copies_nothing_without_figures() {
             assert_eq!((report.bytes_prefetched, report.time_predicted), (0, Duration::ZERO), "{report:?}");
         }
         assert_eq!(tiers.cache().stats().submissions, 0);
-        // On this machine there is something to do about it, of which a profile knows nothing.
+        // On this machine the message recommends a calibration, for a profile it does not.
         assert!(!explain(&context, sql).await.contains("calibrate"));
     }
 }
 
-/// Copies at a third of the filter's pace: a third of the column arrives before it is read, and the rest would compete
-/// with reading it.
+/// Copies at a third of the rate of the filter: a third of the column arrives before it is read. The rest would compete
+/// with its reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_part_of_a_column_is_an_answer() {
     let sql = "select sum(b) from t where a < 300";
@@ -411,7 +411,7 @@ async fn a_part_of_a_column_is_an_answer() {
     assert!(again.contains(&format!("of b {percent} % are near already; b, ")), "{again}");
 }
 
-/// The engines that EXPLAIN names are those that copy.
+/// EXPLAIN names the engines that copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_take_the_route_that_was_advised() {
     let machine = Arc::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap());
@@ -459,8 +459,8 @@ fn decimals(machine: &Arc<Machine>, row_group_rows: usize) -> Arc<TableData> {
     Arc::new(load::from_batches(batch.schema(), &partitions, &layout).unwrap())
 }
 
-/// Where the rates of memories are known, the model decides. Both columns lie on one node, so that copying one while the
-/// other is scanned gains nothing now, and something if it is read again.
+/// With known rates the model decides. Both columns lie on one node: a copy of one during the scan of the other gains
+/// nothing now, and something if the column is read again.
 #[tokio::test]
 async fn auto_prefetches_what_pays_by_the_model() {
     let sql = "select sum(b) from t where a < 300";
@@ -475,7 +475,7 @@ async fn auto_prefetches_what_pays_by_the_model() {
         assert!(words.iter().all(|word| once.contains(word)), "{once}");
         let (answer, report) = run(&context, sql).await;
         assert_eq!(report.bytes_prefetched, 0, "{report:?}");
-        // What it would have taken is known all the same.
+        // The prediction with copies is known as well.
         assert_eq!(report.time_predicted, report.time_predicted_without, "{report:?}");
         assert!(Duration::ZERO < report.time_predicted_without, "{report:?}");
         assert!(report.time_predicted_without < report.time_predicted_with, "{report:?}");
@@ -495,7 +495,7 @@ async fn auto_prefetches_what_pays_by_the_model() {
             "a loss now, for a gain later: {report:?}"
         );
 
-        // What is near is read there, whether or not more would be brought.
+        // Ready copies are read, with and without further copies.
         set(&context, "memferry.reads_to_come = 0").await;
         let near = explain(&context, sql).await;
         assert!(near.contains("prefetch=none (b is near already)"), "{near}");

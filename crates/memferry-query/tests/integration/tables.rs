@@ -1,4 +1,4 @@
-//! Tables hold the rows they were given, in groups laid out as promised, wherever the rows come from.
+//! Tables from every source hold their rows, in groups with the promised layout.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// A column of every kind of type that tables hold, with nulls but for the first column, all at random.
+/// A random column of each supported kind of type; all but the first have nulls.
 fn batch_of_all_types(random: &mut Random, rows: usize) -> RecordBatch {
     let null = |random: &mut Random| random.below(5) == 0;
     let nulls = |random: &mut Random| NullBuffer::from_iter((0..rows).map(|_| !null(random)));
@@ -149,7 +149,7 @@ fn buffers_of(data: &ArrayData) -> Vec<&[u8]> {
     own.chain(data.child_data().iter().flat_map(buffers_of)).collect()
 }
 
-/// Every buffer begins at 64 bytes, buffers do not overlap, and together they are what the group says it takes.
+/// Every buffer starts at a multiple of 64 bytes, buffers do not overlap, and their sum is the size of the group.
 fn check_groups(table: &TableData, row_group_rows: usize) {
     for groups in table.partitions() {
         for (index, group) in groups.iter().enumerate() {
@@ -212,7 +212,7 @@ fn a_group_keeps_no_bytes_of_other_rows() {
     assert_eq!(rows_of(&table), part);
     // 10 views, 10 strings twice, 11 offsets, each rounded to 64 bytes.
     assert_eq!(table.size_bytes(), 192 + 384 + 64 + 384);
-    // Strings of nulls are none of the rows' either.
+    // Strings of nulls do not count.
     let (views, buffers, _) = batch.column(0).as_string_view().clone().into_parts();
     let null = StringViewArray::new(views, buffers, Some(NullBuffer::new_null(100_000)));
     let batch = RecordBatch::try_from_iter([("views", Arc::new(null.slice(0, 512)) as ArrayRef)]).unwrap();
@@ -252,7 +252,7 @@ fn partitions_are_kept_apart_and_in_order() {
             batches.iter().flat_map(|b| b.column(0).as_primitive::<Int64Type>().values().to_vec()).collect();
         let start = partition as i64 * 4000;
         assert_eq!(values, (start..start + 4000).collect::<Vec<_>>());
-        // 1536 + 1536 + 928 rows: no batch reaches over the end of a group.
+        // 1536 + 1536 + 928 rows: no batch spans two groups.
         assert_eq!(batches.len(), 16 + 16 + 10);
     }
 }
@@ -397,7 +397,7 @@ fn parquet_files_of_another_writer_are_read() {
     }
 }
 
-/// What tests/data/make.py puts into row `i`.
+/// The values of row `i` from tests/data/make.py.
 fn row_of_another_writer<'a>(column: &impl Fn(&str) -> &'a ArrayRef, i: usize) {
     assert_eq!(column("id").as_primitive::<Int64Type>().value(i), i as i64);
     let text = |name: &str| arrow::util::display::array_value_to_string(column(name), i).unwrap();
@@ -429,7 +429,7 @@ fn row_of_another_writer<'a>(column: &impl Fn(&str) -> &'a ArrayRef, i: usize) {
     assert!(column("none").logical_nulls().unwrap().is_null(i));
 }
 
-/// Files that are not what they should be: an error that names the file in one line, and no panic.
+/// A damaged or unsupported file: an error of one line that names the file, and no panic.
 #[test]
 fn bad_parquet_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -463,7 +463,7 @@ fn bad_parquet_files_are_refused() {
             "{length}: {error}"
         );
     }
-    // Damaged pages may happen to be readable; what must not happen is a panic.
+    // Damaged pages may be readable by accident; a panic is the only failure.
     for seed in 0..200 {
         println!("seed {seed}");
         let random = &mut Random(seed);

@@ -220,7 +220,7 @@ struct NoMemory {
     lists: Vec<Vec<u8>>,
     /// New completions, by slot.
     completions: RefCell<Vec<(usize, Completion)>>,
-    /// PageState of targets that are present; `None`: all.
+    /// Pages of targets that are present; `None`: all.
     present: RefCell<Option<HashSet<u64>>>,
 }
 

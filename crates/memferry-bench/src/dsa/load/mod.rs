@@ -14,7 +14,7 @@
 
 mod emulated;
 #[allow(unsafe_code)]
-mod queue;
+pub(super) mod queue;
 mod threads;
 mod work;
 
@@ -56,11 +56,6 @@ pub enum PageState {
 }
 
 impl Load {
-    /// Bytes of one submission.
-    pub fn submission_bytes(&self) -> u64 {
-        u64::from(self.size_bytes) * u64::from(self.batch)
-    }
-
     /// # Errors
     /// [`LoadError::Load`]: the load is impossible.
     fn check(&self) -> Result<(), LoadError> {

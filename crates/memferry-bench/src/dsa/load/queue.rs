@@ -15,7 +15,7 @@ use super::{Lane, Load, LoadError, PageState, Placed, SubmitterTimes};
 /// A record on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
-struct Slot(CompletionRecord);
+pub(in crate::dsa) struct Slot(pub(in crate::dsa) CompletionRecord);
 
 /// Far longer than any submission.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -115,7 +115,7 @@ impl<'a> Queue<'a> {
         for number in 0..repetitions {
             let slot = number % depth;
             if number >= depth {
-                self.wait(&self.made.slots[slot].0)?;
+                wait(self.portal, &self.made.slots[slot].0)?;
             }
             let begin = submitting_ns.is_some().then(Instant::now);
             self.submit(slot)?;
@@ -124,7 +124,7 @@ impl<'a> Queue<'a> {
             }
         }
         let last = &self.made.slots[..depth.min(repetitions)];
-        last.iter().try_for_each(|Slot(record)| self.wait(record))
+        last.iter().try_for_each(|Slot(record)| wait(self.portal, record))
     }
 
     /// Runs one submission at a time, each with new records and descriptors.
@@ -139,7 +139,7 @@ impl<'a> Queue<'a> {
             let prepared = Instant::now();
             self.submit(0)?;
             let submitted = Instant::now();
-            self.wait(&self.made.slots[0].0)?;
+            wait(self.portal, &self.made.slots[0].0)?;
             allocating_ns += nanoseconds(begin, allocated);
             preparing_ns += nanoseconds(allocated, prepared);
             submitting_ns += nanoseconds(prepared, submitted);
@@ -210,25 +210,26 @@ impl<'a> Queue<'a> {
         unsafe { submit_with_backoff(self.portal, &self.made.descriptors[slot], Backoff::new(1 << 20)) }?;
         Ok(())
     }
+}
 
-    fn wait(&self, record: &CompletionRecord) -> Result<(), LoadError> {
-        // The clock is read only after many polls: it costs a good part of a round trip.
-        let polled = (0..POLLS).find_map(|_| {
-            let completion = record.poll();
-            if completion.is_none() {
-                hint::spin_loop();
-            }
-            completion
-        });
-        let completion = match polled {
-            Some(completion) => completion,
-            None => Wait::Pause.wait(record, TIMEOUT).map_err(|_| LoadError::Silent)?,
-        };
-        self.portal.completed(1);
-        match completion.status {
-            Status::Success => Ok(()),
-            status => Err(LoadError::Status(status)),
+/// Waits for the completion of a submission through `portal`.
+pub(in crate::dsa) fn wait(portal: &dyn Portal, record: &CompletionRecord) -> Result<(), LoadError> {
+    // The clock is read only after many polls: it costs a good part of a round trip.
+    let polled = (0..POLLS).find_map(|_| {
+        let completion = record.poll();
+        if completion.is_none() {
+            hint::spin_loop();
         }
+        completion
+    });
+    let completion = match polled {
+        Some(completion) => completion,
+        None => Wait::Pause.wait(record, TIMEOUT).map_err(|_| LoadError::Silent)?,
+    };
+    portal.completed(1);
+    match completion.status {
+        Status::Success => Ok(()),
+        status => Err(LoadError::Status(status)),
     }
 }
 

@@ -14,7 +14,7 @@ use memferry_dsa::internals::software::{Flush, flush};
 use super::queue::{LOOKS, LOOKS_ANEW, Queue};
 use super::{Load, LoadError, LoadOperation, PageState, SubmitterTimes};
 
-/// Who does the work.
+/// The executor of the work.
 #[derive(Clone)]
 pub enum Executor {
     /// The submitting thread.
@@ -23,31 +23,30 @@ pub enum Executor {
     Queue(Arc<dyn Portal>),
 }
 
-/// What each lane saw, for each iteration.
+/// The times of each lane, for each iteration.
 pub type Iterations = Vec<Vec<SubmitterTimes>>;
 
-/// One submitter with its memory: for each submission under way and each member of a batch a part of its own.
+/// One submitter with its memory: a separate part for each submission in flight and each member of a batch.
 pub struct Lane<B> {
-    /// What it does.
+    /// Its load.
     pub load: Load,
-    /// Who does the work.
+    /// The executor of the work.
     pub executor: Executor,
-    /// The CPU of its thread, if it is to have one.
+    /// The CPU of its thread; `None`: any.
     pub cpu: Option<u32>,
-    /// Whether submissions to a queue are timed one by one, which costs as much as looking at a clock twice. If there
-    /// is one at a time, records and descriptors are made anew for each, and that is timed, too.
+    /// Whether submissions to a queue are timed one by one, which costs two readings of the clock each. With one
+    /// submission at a time, records and descriptors are made anew for each, which is timed as well.
     pub times_submissions: bool,
-    /// Where the data is when an iteration begins.
+    /// The place of the data when an iteration begins.
     pub placed: Placed,
-    /// Source, target, and what a second target or a delta record needs: at least [`Lane::region_bytes`] the first,
-    /// [`Lane::target_bytes`] the second, [`Lane::extra_bytes`] the third, each beginning with a page. A core goes
-    /// round in all that there is.
+    /// Source, target, and a region for a second target or a delta record. Each starts on a page. They have at least
+    /// [`Lane::region_bytes`], [`Lane::target_bytes`] and [`Lane::extra_bytes`]. A core cycles through all bytes.
     pub regions: [B; 3],
 }
 
-/// Where the data is when an iteration begins: in a cache, or flushed from all of them. Submissions that come to the
-/// same bytes again find them where those before have left them. A device that reads memory does not bring it into a
-/// cache, so that its source stays where it is.
+/// The place of the data when an iteration begins: in a cache, or flushed from all caches. Later submissions find the
+/// same bytes where earlier ones left them. A device that reads memory does not bring it into a cache, so its source
+/// stays where it is.
 ///
 /// Source: Fürst 2024, figure 3.2 ("clearing of cache entries"); Kuper et al. 2024, section 4.1, and 6.2 G3: the flag
 /// Cache Control chooses for the target.
@@ -55,7 +54,7 @@ pub struct Lane<B> {
 pub struct Placed {
     /// The submitting core has read the source.
     pub is_source_cached: bool,
-    /// The core that works itself has read the target; a device writes it to the last-level cache, not to memory.
+    /// A core as executor has read the target; a device writes it to the last-level cache, not to memory.
     pub is_target_cached: bool,
 }
 
@@ -65,7 +64,7 @@ impl<B> Lane<B> {
         parts(load).saturating_mul(stride(load.work.region_bytes(load.size_bytes as usize)))
     }
 
-    /// Bytes of the target: where pages are absent, each submission has a part of its own.
+    /// Bytes of the target: with absent pages, each submission has a separate part.
     pub fn target_bytes(load: &Load) -> usize {
         match load.pages {
             PageState::Touched => Self::region_bytes(load),
@@ -79,22 +78,22 @@ impl<B> Lane<B> {
     }
 }
 
-/// Descriptors that can be under way.
+/// Descriptors that can be in flight.
 pub(super) fn parts(load: &Load) -> usize {
     load.depth.saturating_mul(load.batch as usize)
 }
 
-/// Parts begin with a page.
+/// Parts start on a page.
 pub(super) fn stride(size_bytes: usize) -> usize {
     size_bytes.next_multiple_of(PAGE_BYTES as usize)
 }
 
-/// Runs the loads side by side, `iterations` times. Each iteration begins for all threads together; the answer has
-/// for each of them what each lane saw, and the lanes. Where pages are to be absent, the targets that come along are
-/// untouched, for the one iteration that there is then.
+/// Runs the loads at the same time, `iterations` times. All threads start each iteration together. Returns the times of
+/// the lanes in each iteration, and the lanes. For absent pages the targets must be untouched, so there is one
+/// iteration.
 ///
 /// # Errors
-/// [`LoadError`]. The memory of lanes whose device still may write to it is leaked then.
+/// [`LoadError`]. The lanes are leaked then, because a device may still write to their memory.
 ///
 /// # Panics
 /// If a region is shorter than its load needs.
@@ -134,7 +133,7 @@ pub fn threads<B: AsMut<[u8]> + Send>(
         threads.into_iter().map(|thread| thread.join()).collect()
     });
     if ended.iter().any(|seen| !matches!(seen, Ok(Ok(_)))) {
-        // Somebody's device may still write.
+        // A device may still write.
         std::mem::forget(lanes);
         lanes = Vec::new();
     }
@@ -149,7 +148,7 @@ pub fn threads<B: AsMut<[u8]> + Send>(
 impl<B: AsMut<[u8]>> Lane<B> {
     fn run(&mut self, barrier: &Barrier, iterations: usize) -> Result<Vec<SubmitterTimes>, LoadError> {
         if let Some(cpu) = self.cpu {
-            // Where it may not run there, it runs elsewhere.
+            // Without permission it runs on any CPU.
             let _ = confine(&[cpu]);
         }
         let load = self.load;
@@ -170,7 +169,7 @@ impl<B: AsMut<[u8]>> Lane<B> {
             {
                 place(region.as_mut(), before);
             }
-            // One that has failed still comes to the barrier, or the others would wait for ever.
+            // A failed lane still waits at the barrier; otherwise the others would wait for ever.
             barrier.wait();
             if failed.is_some() {
                 continue;
@@ -200,14 +199,14 @@ impl<B: AsMut<[u8]>> Lane<B> {
             seen.push(SubmitterTimes { elapsed_ns: start.elapsed().as_nanos() as f64, ..busy });
         }
         if failed.is_some() {
-            // Its records are the device's.
+            // The device may still write its records.
             std::mem::forget(queue);
         }
         failed.map_or(Ok(seen), Err)
     }
 }
 
-/// What becomes of a region before an iteration.
+/// The treatment of a region before an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Before {
     Read,
@@ -216,7 +215,7 @@ enum Before {
     Left,
 }
 
-/// What becomes of source, target and third region.
+/// The treatment of source, target and third region.
 fn before(pages: PageState, placed: Placed, is_core: bool) -> [Before; 3] {
     let read_if = |is_read| if is_read { Before::Read } else { Before::Flushed };
     let target = read_if(placed.is_target_cached && is_core);
@@ -235,7 +234,7 @@ fn place(region: &[u8], before: Before) {
     }
 }
 
-/// What timing the submissions of such a load one by one costs: as many looks at a clock.
+/// The cost of timing the submissions of such a load one by one: as many readings of the clock.
 fn look_at_clock(load: &Load) {
     let looks_count = if load.depth == 1 { LOOKS_ANEW } else { LOOKS };
     for _ in 0..load.repetitions * looks_count {
@@ -243,7 +242,7 @@ fn look_at_clock(load: &Load) {
     }
 }
 
-/// Writes to each part what the operation does not find in equal bytes.
+/// Writes the content that the operation needs beyond equal bytes to each part.
 fn arrange(load: &Load, [source, _, extra]: [&mut [u8]; 3]) {
     let size = load.size_bytes as usize;
     let (source_bytes, extra_bytes) = (load.work.region_bytes(size), load.work.extra_bytes(size));
@@ -257,7 +256,7 @@ fn arrange(load: &Load, [source, _, extra]: [&mut [u8]; 3]) {
     }
 }
 
-/// Goes round in each region by itself: one with room for one part stays in the caches, a large one does not.
+/// Cycles through each region separately: a region with one part stays in the caches, a large one does not.
 fn on_core(load: &Load, source: &[u8], target: &mut [u8], extra: &mut [u8]) {
     let data = load.size_bytes as usize;
     let (size, extra_size) = (load.work.region_bytes(data), load.work.extra_bytes(data));
@@ -274,7 +273,7 @@ fn on_core(load: &Load, source: &[u8], target: &mut [u8], extra: &mut [u8]) {
     }
 }
 
-/// The parts of a region in turn, for ever. A remainder would cost as much as copying a hundred bytes.
+/// Cycles through the parts of a region. A division would cost as much as copying a hundred bytes.
 struct Round {
     at: usize,
     size: usize,
@@ -283,7 +282,7 @@ struct Round {
 }
 
 impl Round {
-    /// Parts of `size` bytes, at least one, in a region of so many.
+    /// Parts of `size` bytes, at least one, in a region of `region_bytes`.
     fn new(region_bytes: usize, size: usize) -> Round {
         let step = stride(size).max(1);
         let parts_count = if size == 0 { 1 } else { (region_bytes / step).max(1) };

@@ -1,6 +1,5 @@
 //! The measured operations, as descriptors and in software.
 
-use std::fmt;
 use std::hint::black_box;
 
 use memferry_dsa::internals::software::{DELTA_BYTES_MAX, ENTRY_BYTES, dif};
@@ -10,12 +9,16 @@ use memferry_dsa::{
     Address, DIF_BYTES, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags, DifTarget,
     DifTargetFlags, Opcode,
 };
+use serde::Serialize;
+
+use crate::harness::display_by_serde;
 
 /// An operation on regions of equal bytes, so that comparisons read all of them.
 ///
 /// Operations on data integrity fields use blocks of 512 bytes; their size is that of the data without fields. The delta
 /// record for [`ApplyDelta`](LoadOperation::ApplyDelta) changes one word of eight.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum LoadOperation {
     Copy,
@@ -115,27 +118,6 @@ impl LoadOperation {
         LoadOperation::DifUpdate,
         LoadOperation::CacheFlush,
     ];
-
-    /// One word for records and command lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            LoadOperation::Copy => "copy",
-            LoadOperation::Fill => "fill",
-            LoadOperation::Compare => "compare",
-            LoadOperation::ComparePattern => "compare-pattern",
-            LoadOperation::CreateDelta => "create-delta",
-            LoadOperation::ApplyDelta => "apply-delta",
-            LoadOperation::Dualcast => "dualcast",
-            LoadOperation::Crc => "crc",
-            LoadOperation::CopyCrc => "copy-crc",
-            LoadOperation::DifCheck => "dif-check",
-            LoadOperation::DifInsert => "dif-insert",
-            LoadOperation::DifStrip => "dif-strip",
-            LoadOperation::DifUpdate => "dif-update",
-            LoadOperation::CacheFlush => "cache-flush",
-            LoadOperation::Nothing => "nothing",
-        }
-    }
 
     /// The operation of the device.
     pub fn opcode(self) -> Opcode {
@@ -327,8 +309,4 @@ impl LoadOperation {
     }
 }
 
-impl fmt::Display for LoadOperation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+display_by_serde!(LoadOperation);

@@ -11,7 +11,7 @@ use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::internals::affinity::confine;
 
-use super::{AtomicsMeasurement, AtomicsMetric, AtomicsRuns, Point, SharedWork, Skipped};
+use super::{AtomicsRuns, Measurement, Metric, Point, SharedWork, Skipped};
 use crate::calibrate::threads::together;
 
 /// Size of a block: the accessing thread copies it itself.
@@ -94,7 +94,7 @@ pub(super) fn run(
     cpus: Vec<u32>,
     point: &Point,
     effort: AtomicsRuns,
-) -> Result<Vec<AtomicsMeasurement>, Skipped> {
+) -> Result<Vec<Measurement>, Skipped> {
     let blocks = Blocks::new().map_err(Skipped::Failed)?;
     let shared = Counter::default();
     let own: Vec<Counter> = cpus.iter().map(|_| Counter::default()).collect();
@@ -131,20 +131,13 @@ pub(super) fn run(
         false => format!("{evicted} blocks left meanwhile"),
         true => format!("{evicted} blocks left meanwhile; who has them leave shares a CPU with the others"),
     });
-    let mut taken = vec![AtomicsMeasurement {
-        metric: AtomicsMetric::Latency,
-        values: seconds.iter().map(latency).collect(),
-        note: note.clone(),
-    }];
+    let mut taken = vec![Measurement::new(Metric::LATENCY, seconds.iter().map(latency).collect())];
     if point.is_churned {
         let all = (effort.accesses_count * effort.iterations * workers.len()) as f64;
         let hits: usize = workers.iter().map(|worker| worker.hits_count).sum();
-        taken.push(AtomicsMeasurement {
-            metric: AtomicsMetric::HitRate,
-            values: vec![hits as f64 / all],
-            note,
-        });
+        taken.push(Measurement::new(Metric::HIT_RATE, vec![hits as f64 / all]));
     }
+    taken.iter_mut().for_each(|taken| taken.note = note.clone());
     Ok(taken)
 }
 

@@ -23,14 +23,14 @@ mod modelled;
 
 pub use cpus::Places;
 use memferry::topology::Machine;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
 
-use super::Skipped;
 use super::point::each;
+use super::{Columns, Measurement, Metric, Skipped};
+use crate::harness::display_by_serde;
 
 /// The repeated operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedWork {
     /// A hit that a view borrows.
@@ -44,7 +44,7 @@ pub enum SharedWork {
 }
 
 /// The distance between the threads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distance {
     /// Hardware threads of one core.
@@ -62,16 +62,6 @@ impl SharedWork {
     pub const ALL: [SharedWork; 4] =
         [SharedWork::Hit, SharedWork::Entry, SharedWork::Shared, SharedWork::Own];
 
-    /// Its name in records and options.
-    pub fn name(self) -> &'static str {
-        match self {
-            SharedWork::Hit => "hit",
-            SharedWork::Entry => "entry",
-            SharedWork::Shared => "shared",
-            SharedWork::Own => "own",
-        }
-    }
-
     /// Whether it uses the cache, so that churn can disturb it.
     fn is_of_cache(self) -> bool {
         matches!(self, SharedWork::Hit | SharedWork::Entry)
@@ -81,52 +71,12 @@ impl SharedWork {
 impl Distance {
     /// All distances, the nearest first.
     pub const ALL: [Distance; 4] = [Distance::Sibling, Distance::Node, Distance::Nodes, Distance::Sockets];
-
-    /// Its name in records and options.
-    pub fn name(self) -> &'static str {
-        match self {
-            Distance::Sibling => "sibling",
-            Distance::Node => "node",
-            Distance::Nodes => "nodes",
-            Distance::Sockets => "sockets",
-        }
-    }
 }
 
-/// A metric of a point.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AtomicsMetric {
-    /// Time of an access and its release per thread.
-    Latency,
-    /// Share of the accesses that found their block near.
-    HitRate,
-}
-
-impl AtomicsMetric {
-    /// Its name in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            AtomicsMetric::Latency => "latency",
-            AtomicsMetric::HitRate => "hit_rate",
-        }
-    }
-
-    /// Its unit in records.
-    pub fn unit(self) -> &'static str {
-        match self {
-            AtomicsMetric::Latency => "ns",
-            AtomicsMetric::HitRate => "1",
-        }
-    }
-
-    /// Whether larger values are better.
-    pub fn is_more_better(self) -> bool {
-        self == AtomicsMetric::HitRate
-    }
-}
+display_by_serde!(SharedWork, Distance);
 
 /// A complete description of one run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Point {
     /// The operation of each thread.
     pub work: SharedWork,
@@ -135,31 +85,21 @@ pub struct Point {
     /// Their distance; `None` for one thread.
     pub distance: Option<Distance>,
     /// Whether another thread causes evictions meanwhile.
+    #[serde(rename = "churn")]
     pub is_churned: bool,
 }
 
+impl Columns for Point {
+    const COLUMNS: &'static [&'static str] = &["work", "threads", "distance", "churn"];
+}
+
 impl Point {
-    /// Names of [`columns`](Point::columns), in their order in records.
-    pub const COLUMNS: [&str; 4] = ["work", "threads", "distance", "churn"];
-
-    /// The columns of a record.
-    pub fn columns(&self) -> Map<String, Value> {
-        let values = [
-            self.work.name().into(),
-            self.threads.into(),
-            self.distance.map_or(Value::Null, |distance| distance.name().into()),
-            self.is_churned.into(),
-        ];
-        Point::COLUMNS.into_iter().map(str::to_owned).zip(values).collect()
-    }
-
     /// Name of its row: the metric unless it is the latency, and all columns.
-    pub fn row_name(&self, metric: AtomicsMetric) -> String {
-        let mut words = vec!["atomics".to_owned()];
-        words.extend((metric != AtomicsMetric::Latency).then(|| metric.name().to_owned()));
-        words.push(self.work.name().to_owned());
-        words.push(format!("threads{}", self.threads));
-        words.extend(self.distance.map(|distance| distance.name().to_owned()));
+    pub fn row_name(&self, metric: Metric) -> String {
+        let metric = (metric != Metric::LATENCY).then(|| metric.name.to_owned());
+        let mut words: Vec<String> = ["atomics".to_owned()].into_iter().chain(metric).collect();
+        words.extend([self.work.to_string(), format!("threads{}", self.threads)]);
+        words.extend(self.distance.map(|distance| distance.to_string()));
         words.extend(self.is_churned.then(|| "churn".to_owned()));
         words.join("_")
     }
@@ -223,17 +163,6 @@ impl Axes {
     }
 }
 
-/// Values of one metric of a point.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AtomicsMeasurement {
-    /// The metric.
-    pub metric: AtomicsMetric,
-    /// One value per iteration, in the metric's unit.
-    pub values: Vec<f64>,
-    /// A remark for readers.
-    pub note: Option<String>,
-}
-
 /// The length of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicsRuns {
@@ -295,7 +224,7 @@ impl Atomics {
     ///
     /// # Errors
     /// [`Skipped::Cannot`] is recorded, [`Skipped::Failed`] ends the run.
-    pub fn run(&self, point: &Point, effort: AtomicsRuns) -> Result<Vec<AtomicsMeasurement>, Skipped> {
+    pub fn run(&self, point: &Point, effort: AtomicsRuns) -> Result<Vec<Measurement>, Skipped> {
         if point.threads == 0 || point.distance.is_some() != (point.threads > 1) {
             return Skipped::cannot("one thread has no distance, several threads need one");
         }

@@ -2,14 +2,14 @@
 
 use memferry::topology::{Machine, Node};
 
-use super::{AtomicsMeasurement, AtomicsMetric, Point, SharedWork, Skipped};
+use super::{Measurement, Metric, Point, SharedWork, Skipped};
 
 /// Operations on the counter for an access and its release.
 const OPERATIONS_COUNT: f64 = 2.0;
 
 /// The maximum cost of a shared counter: its line moves before each operation, which takes as long as a read of the other
 /// node's memory. **Assumed**: caches answer sooner, and a core may do several operations while it has the line.
-pub(super) fn run(machine: &Machine, cpus: &[u32], point: &Point) -> Result<AtomicsMeasurement, Skipped> {
+pub(super) fn run(machine: &Machine, cpus: &[u32], point: &Point) -> Result<Measurement, Skipped> {
     if point.work != SharedWork::Shared || point.threads < 2 {
         return Skipped::cannot("the model has latencies of memories, and none of a core's own cache");
     }
@@ -23,10 +23,6 @@ pub(super) fn run(machine: &Machine, cpus: &[u32], point: &Point) -> Result<Atom
             machine.name()
         ));
     };
-    let note = Some("at most: as if the line came from the other's memory before every operation".to_owned());
-    Ok(AtomicsMeasurement {
-        metric: AtomicsMetric::Latency,
-        values: vec![OPERATIONS_COUNT * around_ns],
-        note,
-    })
+    let note = "at most: as if the line came from the other's memory before every operation".to_owned();
+    Ok(Measurement::new(Metric::LATENCY, vec![OPERATIONS_COUNT * around_ns]).with_note(Some(note)))
 }

@@ -38,16 +38,16 @@ fn points_make_sense_and_come_once() {
     }
     let all =
         |distance| points.iter().filter(move |it| it.distance == Some(distance)).map(|it| it.threads).max();
-    // Where there are no siblings, two of them are asked for, so that a row says so.
+    // Without siblings the point has two of them, so that a row gives the reason.
     assert_eq!(
         [all(Distance::Sibling), all(Distance::Nodes), all(Distance::Sockets)],
         [Some(2), Some(48), Some(96)]
     );
-    let name = |point: Point| point.row_name(AtomicsMetric::Latency);
+    let name = |point: Point| point.row_name(Metric::LATENCY);
     let far =
         Point { threads: 2, distance: Some(Distance::Sockets), is_churned: true, ..point(SharedWork::Entry) };
     assert_eq!(name(far), "atomics_entry_threads2_sockets_churn");
-    assert_eq!(far.row_name(AtomicsMetric::HitRate), "atomics_hit_rate_entry_threads2_sockets_churn");
+    assert_eq!(far.row_name(Metric::HIT_RATE), "atomics_hit_rate_entry_threads2_sockets_churn");
     assert_eq!(name(point(SharedWork::Own)), "atomics_own_threads1");
     assert_eq!(far.columns().len(), Point::COLUMNS.len());
 }
@@ -58,14 +58,10 @@ fn all_works_run_here() {
     for point in Axes::default().points(atomics.places()) {
         match atomics.run(&point, AtomicsRuns::QUICK) {
             Ok(taken) => {
-                assert_eq!((taken[0].metric, taken[0].values.len()), (AtomicsMetric::Latency, 2));
+                assert_eq!((taken[0].metric, taken[0].values.len()), (Metric::LATENCY, 2));
                 assert!(taken.iter().flat_map(|taken| &taken.values).all(|value| *value > 0.0), "{taken:?}");
                 assert_eq!(taken.len() > 1, point.is_churned, "{taken:?}");
-                assert!(
-                    taken
-                        .iter()
-                        .all(|taken| taken.metric != AtomicsMetric::HitRate || taken.values[0] <= 1.0)
-                );
+                assert!(taken.iter().all(|taken| taken.metric != Metric::HIT_RATE || taken.values[0] <= 1.0));
             }
             Err(Skipped::Cannot(why)) => {
                 assert!(point.threads > 1 && why.contains("has only"), "{point:?}: {why}");
@@ -75,7 +71,7 @@ fn all_works_run_here() {
     }
 }
 
-/// Timing starts when blocks have begun to leave.
+/// Timing starts after the first eviction.
 #[test]
 fn under_churn_blocks_leave() {
     let churned = Point { is_churned: true, ..point(SharedWork::Hit) };
@@ -83,7 +79,7 @@ fn under_churn_blocks_leave() {
     let note = taken[0].note.as_deref().unwrap();
     let evicted: u64 = note.split(' ').next().unwrap().parse().unwrap();
     assert!(evicted > 0, "{note}");
-    // Without it nothing does, and a hit is a hit.
+    // Without churn nothing is evicted, and every access is a hit.
     let taken = discovered().run(&point(SharedWork::Hit), AtomicsRuns::QUICK).unwrap();
     assert_eq!((taken.len(), &taken[0].note), (1, &None));
 }

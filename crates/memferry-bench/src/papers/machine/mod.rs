@@ -62,14 +62,15 @@ impl OnMachine {
             Point { route: Some(_), .. } if is_absent(point) => {
                 "a routed copy comes to the same target again, whose pages are there then: leave out the route"
             }
-            _ if is_absent(point) && metrics.contains(&Metric::Load) => {
+            _ if is_absent(point) && metrics.contains(&Metric::LOAD) => {
                 "copies beside a reader come to the same target again, whose pages are there then: leave out pages"
             }
             _ => return Ok(()),
         })
     }
 
-    fn touched(
+    /// Runs the submitters. Absent pages are present after a run, so that each iteration has new lanes then.
+    fn ran(
         &self,
         point: &Point,
         load: Load,
@@ -77,30 +78,46 @@ impl OnMachine {
         metrics: &[Metric],
         effort: RunLength,
     ) -> Result<Ran, Skipped> {
-        let mut lanes = self.lanes(point, load, executors, home)?;
-        let is_timed = is_timed(metrics);
-        lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
-        let (seen, lanes) = threads(lanes, effort.iterations)?;
-        Ok(Ran { seen, repetitions: load.repetitions, place: self.place(home, &lanes) })
-    }
-
-    /// Runs with absent target pages: other pages in each iteration.
-    fn absent(
-        &self,
-        point: &Point,
-        load: Load,
-        (executors, home): (&[load::Executor], &Home),
-        effort: RunLength,
-    ) -> Result<Ran, Skipped> {
         let fitting = (ABSENT_BYTES_MAX / point.size_bytes.max(1)).max(1) as usize;
-        let load = Load { repetitions: fitting.min(load.repetitions), ..load };
-        let mut ran = Ran { seen: Vec::new(), repetitions: load.repetitions, place: None };
-        for _ in 0..effort.iterations {
-            let (seen, lanes) = threads(self.lanes(point, load, executors, home)?, 1)?;
+        let (repetitions, runs, iterations) = match is_absent(point) {
+            true => (fitting.min(load.repetitions), effort.iterations, 1),
+            false => (load.repetitions, 1, effort.iterations),
+        };
+        let load = Load { repetitions, ..load };
+        let mut ran = Ran { seen: Vec::new(), repetitions, place: None };
+        for _ in 0..runs {
+            let mut lanes = self.lanes(point, load, executors, home)?;
+            lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed(metrics));
+            let (seen, lanes) = threads(lanes, iterations)?;
             ran.seen.extend(seen);
             ran.place = self.place(home, &lanes);
         }
         Ok(ran)
+    }
+
+    /// The metrics of a run, with its overhead and remarks.
+    fn taken(
+        &self,
+        point: &Point,
+        load: Load,
+        metrics: &[Metric],
+        home: &Home,
+        ran: &Ran,
+    ) -> Result<Vec<Measurement>, Skipped> {
+        let overhead = self.overhead(point, load, metrics, home, ran)?;
+        let mut taken = metrics_of(point, metrics, ran.repetitions, &ran.seen);
+        for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
+            taken.overhead = Some(overhead);
+            match (point.route, point.way) {
+                (None, _) => {}
+                (Some(_), Way::Core) => {
+                    taken.add_note("by the mover's workers, one for each CPU of the node");
+                }
+                _ => taken.add_note("by the mover, whose CPU workers take what devices refuse"),
+            }
+            add_remarks(taken, point, ran);
+        }
+        Ok(taken)
     }
 
     /// Time of the same run without work, as a share of the run.
@@ -157,7 +174,7 @@ impl OnMachine {
         });
         let costs = costs.map_err(|error| Skipped::Failed(error.into()))?;
         let asleep = costs.iter().flat_map(|cost| &cost.core_shares).map(|share| 1.0 - share);
-        let mut taken = Measurement::new(Metric::Asleep, asleep.collect());
+        let mut taken = Measurement::new(Metric::ASLEEP, asleep.collect());
         taken.add_note("sleeps until the completer wakes it, whose time counts as well");
         home.words().into_iter().for_each(|words| taken.add_note(&words));
         Ok(vec![taken])
@@ -170,7 +187,7 @@ fn is_absent(point: &Point) -> bool {
 
 /// Whether the metrics need each submission timed.
 fn is_timed(metrics: &[Metric]) -> bool {
-    metrics.contains(&Metric::Submit)
+    metrics.contains(&Metric::SUBMIT)
 }
 
 /// Whether it is a single copy at a time without options of memory.
@@ -210,43 +227,23 @@ impl Backend for OnMachine {
         let home = self.home(point, &devices);
         if let Some(route) = point.route {
             let ran = self.routed((point, route), load, &chosen, &home, effort)?;
-            let mut taken = metrics_of(point, metrics, load.repetitions, &ran.seen);
-            let overhead = self.overhead(point, load, metrics, &home, &ran)?;
-            for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
-                taken.overhead = Some(overhead);
-                taken.add_note(match point.way {
-                    Way::Core => "by the mover's workers, one for each CPU of the node",
-                    _ => "by the mover, whose CPU workers take what devices refuse",
-                });
-                add_remarks(taken, point, &ran);
-            }
-            return Ok(taken);
+            return self.taken(point, load, metrics, &home, &ran);
         }
         let opened = chosen.first().map_or(Ok(Vec::new()), |chosen| chosen.open(point.way))?;
         let by_write =
             opened.iter().find_map(|portal| portal.write_reason()).filter(|_| point.way != Way::Write);
         let portals: Vec<Arc<dyn Portal>> =
             opened.into_iter().map(|portal| portal as Arc<dyn Portal>).collect();
-        let mut taken = if metrics == [Metric::Asleep] {
+        let mut taken = if metrics == [Metric::ASLEEP] {
             match portals.first() {
                 Some(portal) => self.asleep(point, &**portal, &home, effort)?,
                 None => return Skipped::cannot("a core that copies does not wait"),
             }
-        } else if metrics.contains(&Metric::Load) {
+        } else if metrics.contains(&Metric::LOAD) {
             self.pollution(point, load, &executors(portals), home, effort)?
         } else {
-            let at = (&executors(portals)[..], &home);
-            let ran = match is_absent(point) {
-                true => self.absent(point, load, at, effort)?,
-                false => self.touched(point, load, at, metrics, effort)?,
-            };
-            let overhead = self.overhead(point, load, metrics, &home, &ran)?;
-            let mut taken = metrics_of(point, metrics, ran.repetitions, &ran.seen);
-            for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
-                taken.overhead = Some(overhead);
-                add_remarks(taken, point, &ran);
-            }
-            taken
+            let ran = self.ran(point, load, (&executors(portals), &home), metrics, effort)?;
+            self.taken(point, load, metrics, &home, &ran)?
         };
         if let Some(why) = by_write {
             taken.iter_mut().for_each(|taken| taken.add_note(&format!("submitted by write(2): {why}")));

@@ -74,11 +74,8 @@ impl OnMachine {
         let own = median(&alone);
         let slowdowns = beside.iter().map(|load_ns| load_ns / own).collect();
         let note = self.place(&home, &lanes);
-        let peer = Some(("alone", own));
-        Ok(vec![
-            Measurement { peer, note: note.clone(), ..Measurement::new(Metric::Load, beside) },
-            Measurement { note, ..Measurement::new(Metric::Slowdown, slowdowns) },
-        ])
+        let load = Measurement { peer: Some(("alone", own)), ..Measurement::new(Metric::LOAD, beside) };
+        Ok(vec![load.with_note(note.clone()), Measurement::new(Metric::SLOWDOWN, slowdowns).with_note(note)])
     }
 }
 

@@ -31,8 +31,8 @@ fn cores_copy() {
         Point { pages: Pages::AbsentBlock, ..point() },
         Point { pages: Pages::Huge, ..point() },
     ] {
-        let taken = run(&point, &[Metric::Throughput]).unwrap().remove(0);
-        assert_eq!((taken.metric, taken.values.len()), (Metric::Throughput, 2));
+        let taken = run(&point, &[Metric::THROUGHPUT]).unwrap().remove(0);
+        assert_eq!((taken.metric, taken.values.len()), (Metric::THROUGHPUT, 2));
         assert!(taken.values.iter().all(|value| *value > 0.0), "{taken:?}");
         assert!(taken.overhead.is_some_and(|share| share > 0.0), "{taken:?}");
     }
@@ -41,13 +41,13 @@ fn cores_copy() {
 #[test]
 fn copies_by_workers_and_beside_a_reader() {
     let large = Point { size_bytes: 4 << 20, route: Some(Route::All), ..point() };
-    assert!(run(&large, &[Metric::Throughput]).unwrap()[0].values[0] > 0.0);
+    assert!(run(&large, &[Metric::THROUGHPUT]).unwrap()[0].values[0] > 0.0);
     let cached = Point { data: Data::CachedTarget, ..point() };
-    match run(&cached, &[Metric::Throughput]) {
+    match run(&cached, &[Metric::THROUGHPUT]) {
         Ok(taken) => assert!(taken[0].values[0] > 0.0),
         Err(error) => assert!(error.to_string().contains("MiB are free"), "{error}"),
     }
-    match run(&Point { submitters: 4, ..point() }, &[Metric::Load, Metric::Slowdown]) {
+    match run(&Point { submitters: 4, ..point() }, &[Metric::LOAD, Metric::SLOWDOWN]) {
         Ok(taken) => {
             assert!(taken.iter().all(|it| it.values.iter().all(|value| *value > 0.0)), "{taken:?}");
             assert!(taken[0].peer.is_some_and(|(_, alone)| alone > 0.1), "{taken:?}");
@@ -91,7 +91,7 @@ fn what_is_not_there_is_said() {
         Err(Skipped::Cannot(what)) => what,
         other => panic!("{other:?}"),
     };
-    let metrics = [Metric::Throughput];
+    let metrics = [Metric::THROUGHPUT];
     // No device has that many queues.
     assert!(
         cannot(Point { way: Way::Shared, queues: 99, submitters: 99, ..point() }, &metrics)
@@ -103,7 +103,7 @@ fn what_is_not_there_is_said() {
     let tenants = Point { priorities: Some((15, 1)), ..two.clone() };
     assert!(cannot(tenants, &metrics).contains("priorities 15 and 1"));
     assert!(cannot(Point { priorities: Some((15, 1)), ..point() }, &metrics).contains("about queues"));
-    assert!(cannot(point(), &[Metric::Asleep]).contains("does not wait"));
+    assert!(cannot(point(), &[Metric::ASLEEP]).contains("does not wait"));
     assert!(cannot(Point { way: Way::Any, ..point() }, &metrics).contains("core"));
     let buffers = Point { read_buffers: Some((95, 1)), ..two };
     assert!(cannot(buffers.clone(), &metrics).contains("read buffers 95 and 1"));
@@ -121,7 +121,7 @@ fn what_is_not_there_is_said() {
 fn options_of_cores_count_or_are_refused() {
     let backend = OnMachine::new(Machine::discover().unwrap(), SystemState::discover().unwrap(), false);
     let told = |point: &Point| {
-        let taken = match backend.run(point, &[Metric::Throughput], RunLength::QUICK) {
+        let taken = match backend.run(point, &[Metric::THROUGHPUT], RunLength::QUICK) {
             Ok(taken) => taken,
             Err(Skipped::Cannot(why)) => {
                 assert!(why.len() > 10, "{why}");

@@ -1,28 +1,10 @@
-//! Axes of queries, and their columns in records.
+//! Axes of queries, and the names of their rows.
 
 use memferry::topology::Machine;
-use serde_json::Value;
 
-use super::{Nodes, Query, QueryMetric, Synchronization, Variant};
-use crate::papers::axis::size_name;
+use super::{Metric, Nodes, Query, Synchronization, Variant};
+use crate::papers::columns::size_name;
 use crate::papers::point::each;
-
-/// An axis, by the name of its column in records.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum Axis {
-    Variant,
-    ColumnBytes,
-    Groups,
-    ScanThreads,
-    PrefetchThreads,
-    AggregateThreads,
-    ChunkBytes,
-    Sync,
-    Home,
-    Near,
-    Other,
-}
 
 /// The values of all axes; queries are their combinations.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,67 +20,6 @@ pub struct Axes {
     pub syncs: Vec<Synchronization>,
     /// The same for all queries.
     pub nodes: Nodes,
-}
-
-impl Axis {
-    /// All axes, in the order of columns.
-    pub const ALL: [Axis; 11] = [
-        Axis::Variant,
-        Axis::ColumnBytes,
-        Axis::Groups,
-        Axis::ScanThreads,
-        Axis::PrefetchThreads,
-        Axis::AggregateThreads,
-        Axis::ChunkBytes,
-        Axis::Sync,
-        Axis::Home,
-        Axis::Near,
-        Axis::Other,
-    ];
-
-    /// Its column in records.
-    pub fn column(self) -> &'static str {
-        match self {
-            Axis::Variant => "variant",
-            Axis::ColumnBytes => "column_bytes",
-            Axis::Groups => "groups",
-            Axis::ScanThreads => "scan_threads",
-            Axis::PrefetchThreads => "prefetch_threads",
-            Axis::AggregateThreads => "aggregate_threads",
-            Axis::ChunkBytes => "chunk_bytes",
-            Axis::Sync => "sync",
-            Axis::Home => "home",
-            Axis::Near => "near",
-            Axis::Other => "other",
-        }
-    }
-
-    /// The value of a query in records; null if it has none.
-    pub fn value(self, query: &Query) -> Value {
-        match self {
-            Axis::Variant => query.variant.name().into(),
-            Axis::ColumnBytes => query.column_bytes.into(),
-            Axis::Groups => query.groups.into(),
-            Axis::ScanThreads => query.scan_threads.into(),
-            Axis::PrefetchThreads => query.prefetch_threads.into(),
-            Axis::AggregateThreads => query.aggregate_threads.into(),
-            Axis::ChunkBytes => query.chunk_bytes.into(),
-            Axis::Sync => query.sync.name().into(),
-            Axis::Home => query.nodes.home.0.into(),
-            Axis::Near => query.nodes.near.map_or(Value::Null, |node| node.0.into()),
-            Axis::Other => query.nodes.other.map_or(Value::Null, |node| node.0.into()),
-        }
-    }
-
-    /// The value as a word of a row's name.
-    fn word(self, query: &Query) -> String {
-        match self {
-            Axis::Variant | Axis::Sync => self.value(query).as_str().unwrap_or_default().to_owned(),
-            Axis::ColumnBytes => size_name(query.column_bytes),
-            Axis::ChunkBytes => format!("chunk{}", size_name(query.chunk_bytes)),
-            axis => format!("{}{}", axis.column().replace('_', "-"), axis.value(query)),
-        }
-    }
 }
 
 /// Sizes of a column: the thesis's; larger than today's last-level caches, with three of them fitting an ordinary
@@ -160,19 +81,20 @@ impl Axes {
     }
 
     /// Name of a query's row: the metric unless it is the total, the variant, and the axes with several values.
-    pub fn row_name(&self, query: &Query, metric: QueryMetric) -> String {
-        let counts = [
-            (Axis::ColumnBytes, self.columns_bytes.len()),
-            (Axis::Groups, self.groups.len()),
-            (Axis::ScanThreads, self.scan_threads.len()),
-            (Axis::PrefetchThreads, self.prefetch_threads.len()),
-            (Axis::AggregateThreads, self.aggregate_threads.len()),
-            (Axis::ChunkBytes, self.chunks_bytes.len()),
-            (Axis::Sync, self.syncs.len()),
+    pub fn row_name(&self, query: &Query, metric: Metric) -> String {
+        let axes = [
+            (self.columns_bytes.len(), size_name(query.column_bytes)),
+            (self.groups.len(), format!("groups{}", query.groups)),
+            (self.scan_threads.len(), format!("scan-threads{}", query.scan_threads)),
+            (self.prefetch_threads.len(), format!("prefetch-threads{}", query.prefetch_threads)),
+            (self.aggregate_threads.len(), format!("aggregate-threads{}", query.aggregate_threads)),
+            (self.chunks_bytes.len(), format!("chunk{}", size_name(query.chunk_bytes))),
+            (self.syncs.len(), query.sync.to_string()),
         ];
-        let metric = if metric == QueryMetric::Total { "" } else { metric.name() };
-        let mut words = vec!["qdp".to_owned(), metric.to_owned(), query.variant.name().to_owned()];
-        words.extend(counts.into_iter().filter(|(_, count)| *count > 1).map(|(axis, _)| axis.word(query)));
-        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_")
+        let metric = (metric != Metric::TOTAL).then(|| metric.name.to_owned());
+        let mut words: Vec<String> = ["qdp".to_owned()].into_iter().chain(metric).collect();
+        words.push(query.variant.to_string());
+        words.extend(axes.into_iter().filter(|(count, _)| *count > 1).map(|(_, word)| word));
+        words.join("_")
     }
 }

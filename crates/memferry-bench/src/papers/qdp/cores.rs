@@ -18,7 +18,7 @@ use super::columns::{Columns, masks};
 use super::modelled::{pipeline, told};
 use super::query::TaskThreads;
 use super::threads::{Near, QueryRun, RunTimes, TASKS};
-use super::{Query, QueryMeasurement, QueryMetric, QueryRuns, Skipped, Variant};
+use super::{Measurement, Metric, Query, QueryRuns, Skipped, Variant};
 
 /// Cores, and engines for copies; without engines cores copy.
 pub(super) struct Cores {
@@ -92,7 +92,7 @@ impl Cores {
         Ok(Cores::new(machine, engines, String::new(), true))
     }
 
-    pub(super) fn run(&self, query: &Query, effort: QueryRuns) -> Result<Vec<QueryMeasurement>, Skipped> {
+    pub(super) fn run(&self, query: &Query, effort: QueryRuns) -> Result<Vec<Measurement>, Skipped> {
         let mut setting = self.setting(query)?;
         self.check_room(query, &setting)?;
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| Skipped::Failed(error);
@@ -273,20 +273,18 @@ impl Cores {
         Ok((cache, region))
     }
 
-    fn taken(&self, setting: &Setting, seen: &[RunTimes]) -> Vec<QueryMeasurement> {
-        let taken = |metric, value: &dyn Fn(&RunTimes) -> f64| QueryMeasurement {
-            metric,
-            values: seen.iter().map(value).collect(),
-            note: setting.note.clone(),
+    fn taken(&self, setting: &Setting, seen: &[RunTimes]) -> Vec<Measurement> {
+        let taken = |metric, value: &dyn Fn(&RunTimes) -> f64| {
+            Measurement::new(metric, seen.iter().map(value).collect()).with_note(setting.note.clone())
         };
-        let mut all = vec![taken(QueryMetric::Total, &|seen| seen.total_s * 1e3)];
+        let mut all = vec![taken(Metric::TOTAL, &|seen| seen.total_s * 1e3)];
         for (index, task) in TASKS.into_iter().enumerate() {
-            if task != QueryMetric::ScanB || setting.fetch.is_some() {
+            if task != Metric::SCAN_B || setting.fetch.is_some() {
                 all.push(taken(task, &|seen| seen.tasks_s[index] * 1e3));
             }
         }
         if setting.fetch.is_some() {
-            all.push(taken(QueryMetric::HitRate, &|seen| seen.hits.0 as f64 / seen.hits.1.max(1) as f64));
+            all.push(taken(Metric::HIT_RATE, &|seen| seen.hits.0 as f64 / seen.hits.1.max(1) as f64));
         }
         all
     }

@@ -29,64 +29,21 @@ mod threads;
 
 use std::sync::Arc;
 
-pub use axes::{Axes, Axis};
+pub use axes::Axes;
 use memferry::model::ModelError;
 use memferry::topology::Machine;
 use memferry_dsa_emulator::DeviceCosts;
 pub use published::published;
 pub use query::{Nodes, PAGE_BYTES, Query};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use self::cores::Cores;
 use self::modelled::Modelled;
-use super::Skipped;
-
-/// A metric of the query.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum QueryMetric {
-    /// Time from the start to the end of the last AGGREGATE.
-    Total,
-    /// Mean time of a group in SCAN_a.
-    ScanA,
-    /// Mean time of a group in SCAN_b: until all copies are submitted, or, with a barrier, complete.
-    ScanB,
-    /// Mean time of a group in AGGREGATE.
-    Aggregate,
-    /// Share of the chunks of b that were near when AGGREGATE read them.
-    HitRate,
-    /// The time of [`Variant::Baseline`] divided by this time.
-    SpeedUp,
-}
-
-impl QueryMetric {
-    /// Its name in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            QueryMetric::Total => "total",
-            QueryMetric::ScanA => "scan_a",
-            QueryMetric::ScanB => "scan_b",
-            QueryMetric::Aggregate => "aggregate",
-            QueryMetric::HitRate => "hit_rate",
-            QueryMetric::SpeedUp => "speed_up",
-        }
-    }
-
-    /// Its unit in records.
-    pub fn unit(self) -> &'static str {
-        match self {
-            QueryMetric::Total | QueryMetric::ScanA | QueryMetric::ScanB | QueryMetric::Aggregate => "ms",
-            QueryMetric::HitRate | QueryMetric::SpeedUp => "1",
-        }
-    }
-
-    /// Whether larger values are better.
-    pub fn is_more_better(self) -> bool {
-        matches!(self, QueryMetric::HitRate | QueryMetric::SpeedUp)
-    }
-}
+use super::{Measurement, Metric, Skipped};
+use crate::harness::display_by_serde;
 
 /// The place of column b, and the way it comes near.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// Both columns on the home node.
@@ -123,21 +80,6 @@ impl Variant {
         Variant::AdvisedDistributed,
     ];
 
-    /// Its name in records and options.
-    pub fn name(self) -> &'static str {
-        match self {
-            Variant::Baseline => "baseline",
-            Variant::UpperLimit => "upper-limit",
-            Variant::Prefetching => "prefetching",
-            Variant::Distributed => "distributed",
-            Variant::DistributedAlone => "distributed-alone",
-            Variant::CacheModeCold => "cache-mode-cold",
-            Variant::CacheMode => "cache-mode",
-            Variant::Advised => "advised",
-            Variant::AdvisedDistributed => "advised-distributed",
-        }
-    }
-
     /// Whether SCAN_b has threads and copies all of b.
     fn is_prefetching(self) -> bool {
         matches!(self, Variant::Prefetching | Variant::Distributed)
@@ -153,7 +95,7 @@ impl Variant {
 }
 
 /// The condition on which AGGREGATE starts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Synchronization {
     /// SCAN_a is done.
@@ -162,15 +104,7 @@ pub enum Synchronization {
     Barrier,
 }
 
-impl Synchronization {
-    /// Its name in records and options.
-    pub fn name(self) -> &'static str {
-        match self {
-            Synchronization::Relaxed => "relaxed",
-            Synchronization::Barrier => "barrier",
-        }
-    }
-}
+display_by_serde!(Variant, Synchronization);
 
 /// Numbers of runs of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,17 +120,6 @@ impl QueryRuns {
     pub const FULL: QueryRuns = QueryRuns { warm_ups: 5, runs: 5 };
     /// As short as possible: checks that it works.
     pub const QUICK: QueryRuns = QueryRuns { warm_ups: 1, runs: 2 };
-}
-
-/// Values of one metric of a query.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QueryMeasurement {
-    /// The metric.
-    pub metric: QueryMetric,
-    /// One value per run, in the metric's unit. Empty if there is none here; the note then says why.
-    pub values: Vec<f64>,
-    /// A remark for readers.
-    pub note: Option<String>,
 }
 
 /// Runs queries on cores or in the model.
@@ -243,12 +166,12 @@ impl Qdp {
         }
     }
 
-    /// Runs a query and checks its answers. Returns every metric but [`QueryMetric::SpeedUp`], which needs two queries. The
+    /// Runs a query and checks its answers. Returns every metric but [`Metric::SPEED_UP`], which needs two queries. The
     /// model has no noise and runs once.
     ///
     /// # Errors
     /// [`Skipped::Cannot`] is recorded; [`Skipped::Failed`], for example a wrong answer, ends the run.
-    pub fn run(&self, query: &Query, effort: QueryRuns) -> Result<Vec<QueryMeasurement>, Skipped> {
+    pub fn run(&self, query: &Query, effort: QueryRuns) -> Result<Vec<Measurement>, Skipped> {
         query.check()?;
         for node in [Some(query.nodes.home), query.nodes.near, query.nodes.other].into_iter().flatten() {
             self.machine().node(node).map_err(|error| Skipped::Cannot(error.to_string()))?;

@@ -7,7 +7,7 @@ use memferry::model::{Advice, Column, Fetch, ModelError, Stage};
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 
-use super::{Query, QueryMeasurement, QueryMetric, Skipped, Synchronization, Variant};
+use super::{Measurement, Metric, Query, Skipped, Synchronization, Variant};
 
 /// Runs queries in the model of a machine.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Modelled {
         Ok(Modelled { machine: Arc::new(machine), hardware })
     }
 
-    pub(super) fn run(&self, query: &Query) -> Result<Vec<QueryMeasurement>, Skipped> {
+    pub(super) fn run(&self, query: &Query) -> Result<Vec<Measurement>, Skipped> {
         let mut pipeline = pipeline(&self.machine, query)?;
         let mut note = None;
         if query.variant.is_advised() {
@@ -83,39 +83,35 @@ impl Modelled {
                 (pipeline.run(&self.machine, &hardware).map_err(cannot)?, Some(hits))
             }
         };
-        let taken = |metric, value: f64| QueryMeasurement { metric, values: vec![value], note: note.clone() };
+        let taken = |metric, value: f64| Measurement::new(metric, vec![value]).with_note(note.clone());
         let mut all = vec![
-            taken(QueryMetric::Total, run.total_s * 1e3),
-            taken(QueryMetric::ScanA, run.stages_s[0] * 1e3),
-            taken(QueryMetric::Aggregate, run.stages_s[1] * 1e3),
+            taken(Metric::TOTAL, run.total_s * 1e3),
+            taken(Metric::SCAN_A, run.stages_s[0] * 1e3),
+            taken(Metric::AGGREGATE, run.stages_s[1] * 1e3),
         ];
         if !pipeline.fetches.is_empty() {
             all.insert(2, self.scan_b(query, run.copied_s));
         }
-        all.extend(hits.map(|hits| taken(QueryMetric::HitRate, hits)));
+        all.extend(hits.map(|hits| taken(Metric::HIT_RATE, hits)));
         Ok(all)
     }
 
     /// Time of SCAN_b, for which the model has no threads: of the submissions, or until the copies complete.
-    fn scan_b(&self, query: &Query, copied_s: f64) -> QueryMeasurement {
-        let metric = QueryMetric::ScanB;
-        if query.sync == Synchronization::Barrier {
-            let note = Some("until the last copy of all groups has arrived".to_owned());
-            return QueryMeasurement { metric, values: vec![copied_s * 1e3], note };
-        }
-        match Offload::of(&self.hardware) {
+    fn scan_b(&self, query: &Query, copied_s: f64) -> Measurement {
+        let (values, note) = match Offload::of(&self.hardware) {
+            _ if query.sync == Synchronization::Barrier => {
+                (vec![copied_s], "until the last copy of all groups has arrived")
+            }
             Ok(costs) if !self.machine.accelerators().is_empty() => {
-                let of_thread =
-                    query.chunks_count().div_ceil(query.groups * query.task_threads(true).scan_b.max(1))
-                        as f64;
-                let note = Some("submitting alone: the model knows no time that a cache takes".to_owned());
-                QueryMeasurement { metric, values: vec![of_thread * costs.submit_s() * 1e3], note }
+                let threads_count = query.groups * query.task_threads(true).scan_b.max(1);
+                let of_thread = query.chunks_count().div_ceil(threads_count) as f64;
+                let note = "submitting alone: the model knows no time that a cache takes";
+                (vec![of_thread * costs.submit_s()], note)
             }
-            _ => {
-                let note = Some("the model does not know what handing a copy to a core takes".to_owned());
-                QueryMeasurement { metric, values: Vec::new(), note }
-            }
-        }
+            _ => (Vec::new(), "the model does not know what handing a copy to a core takes"),
+        };
+        let values = values.into_iter().map(|seconds| seconds * 1e3).collect();
+        Measurement::new(Metric::SCAN_B, values).with_note(Some(note.to_owned()))
     }
 
     /// The node that caches home's memory, and the share of reads that hit.

@@ -1,11 +1,13 @@
 //! One query: nodes of its columns, and its threads.
 
 use memferry::topology::{Machine, Node, NodeId};
+use serde::Serialize;
 
 use super::{Skipped, Synchronization, Variant};
+use crate::papers::Columns;
 
 /// The nodes of columns in the variants.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Nodes {
     /// Node of column a; its CPUs run all threads.
     pub home: NodeId,
@@ -61,7 +63,7 @@ impl Nodes {
 }
 
 /// A complete description of one run.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Query {
     /// The variant.
     pub variant: Variant,
@@ -80,7 +82,24 @@ pub struct Query {
     /// The condition on which AGGREGATE starts.
     pub sync: Synchronization,
     /// The nodes of the columns.
+    #[serde(flatten)]
     pub nodes: Nodes,
+}
+
+impl Columns for Query {
+    const COLUMNS: &'static [&'static str] = &[
+        "variant",
+        "column_bytes",
+        "groups",
+        "scan_threads",
+        "prefetch_threads",
+        "aggregate_threads",
+        "chunk_bytes",
+        "sync",
+        "home",
+        "near",
+        "other",
+    ];
 }
 
 /// Columns and chunks are multiples of this size.

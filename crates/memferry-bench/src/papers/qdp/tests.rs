@@ -21,7 +21,7 @@ fn query(qdp: &Qdp, is_model: bool, variant: Variant) -> Query {
     queries.into_iter().find(|query| query.variant == variant).unwrap()
 }
 
-fn value(taken: &[QueryMeasurement], metric: QueryMetric) -> Option<f64> {
+fn value(taken: &[Measurement], metric: Metric) -> Option<f64> {
     let values = &taken.iter().find(|taken| taken.metric == metric)?.values;
     Some(values[values.len() / 2])
 }
@@ -44,43 +44,43 @@ fn table_6_2_in_the_model() {
         let query = query(&qdp, true, variant);
         (query.clone(), qdp.run(&query, QueryRuns::FULL).unwrap())
     };
-    let total = |variant| value(&of(variant).1, QueryMetric::Total).unwrap();
+    let total = |variant| value(&of(variant).1, Metric::TOTAL).unwrap();
     let [baseline, limit, prefetching, distributed] =
         [Variant::Baseline, Variant::UpperLimit, Variant::Prefetching, Variant::Distributed].map(total);
     assert!(limit < distributed && distributed < baseline && baseline < prefetching);
     for variant in [Variant::Baseline, Variant::UpperLimit, Variant::Prefetching, Variant::Distributed] {
         let (query, taken) = of(variant);
-        let printed = published(&query, QueryMetric::Total).unwrap();
-        let ratio = value(&taken, QueryMetric::Total).unwrap() / printed.value;
+        let printed = published(&query, Metric::TOTAL).unwrap();
+        let ratio = value(&taken, Metric::TOTAL).unwrap() / printed.value;
         assert!((0.93..1.01).contains(&ratio), "{variant:?}: {ratio} of {}", printed.name);
     }
     let (query, taken) = of(Variant::Distributed);
-    assert!((value(&taken, QueryMetric::HitRate).unwrap() - 0.932).abs() < 0.005);
-    assert_eq!(published(&query, QueryMetric::HitRate).unwrap().value, 0.932);
-    assert_eq!(published(&query, QueryMetric::SpeedUp).unwrap().value, 1.23);
-    assert_eq!(published(&Query { scan_threads: 32, ..query }, QueryMetric::Total), None);
-    // Nobody who asks for advice is slower than without.
+    assert!((value(&taken, Metric::HIT_RATE).unwrap() - 0.932).abs() < 0.005);
+    assert_eq!(published(&query, Metric::HIT_RATE).unwrap().value, 0.932);
+    assert_eq!(published(&query, Metric::SPEED_UP).unwrap().value, 1.23);
+    assert_eq!(published(&Query { scan_threads: 32, ..query }, Metric::TOTAL), None);
+    // Advice makes no query slower.
     assert!(total(Variant::Advised) <= baseline * 1.001);
     assert!(total(Variant::AdvisedDistributed) < total(Variant::DistributedAlone) * 0.92);
-    // All of the column is worth it, for every group.
+    // Copies of the whole column pay, for every group.
     let (_, advised) = of(Variant::AdvisedDistributed);
-    assert!(value(&advised, QueryMetric::HitRate).unwrap() > 0.9, "{advised:?}");
+    assert!(value(&advised, Metric::HIT_RATE).unwrap() > 0.9, "{advised:?}");
     let (_, alone) = of(Variant::Baseline);
-    assert_eq!((value(&alone, QueryMetric::HitRate), value(&alone, QueryMetric::ScanB)), (None, None));
+    assert_eq!((value(&alone, Metric::HIT_RATE), value(&alone, Metric::SCAN_B)), (None, None));
 }
 
 #[test]
 fn cache_mode_is_slow_first_and_fast_again() {
     let qdp = Qdp::on_model(xeon_max()).unwrap();
     let run = |variant| qdp.run(&query(&qdp, true, variant), QueryRuns::FULL).unwrap();
-    let total = |variant| value(&run(variant), QueryMetric::Total).unwrap();
+    let total = |variant| value(&run(variant), Metric::TOTAL).unwrap();
     let cold = total(Variant::CacheModeCold) / total(Variant::Baseline);
     assert!((cold - 1.0).abs() < 1e-3, "a cache without hits is as fast as what is behind it: {cold}");
-    // Column a is cached as well, which nobody brings near otherwise.
+    // Column a is cached as well, which no other variant copies.
     let warm = run(Variant::CacheMode);
-    assert!(value(&warm, QueryMetric::Total).unwrap() < total(Variant::UpperLimit));
+    assert!(value(&warm, Metric::TOTAL).unwrap() < total(Variant::UpperLimit));
     // Two columns of 4 GiB in 16 GiB.
-    assert!((value(&warm, QueryMetric::HitRate).unwrap() - (-0.5_f64).exp()).abs() < 1e-9);
+    assert!((value(&warm, Metric::HIT_RATE).unwrap() - (-0.5_f64).exp()).abs() < 1e-9);
     assert!(warm.iter().all(|taken| taken.note.as_ref().is_some_and(|note| note.contains("assumed"))));
 }
 
@@ -89,12 +89,12 @@ fn a_barrier_waits_for_copies_in_the_model_too() {
     let qdp = Qdp::on_model(xeon_max()).unwrap();
     let query = Query { sync: Synchronization::Barrier, ..query(&qdp, true, Variant::Prefetching) };
     let taken = qdp.run(&query, QueryRuns::FULL).unwrap();
-    assert_eq!(value(&taken, QueryMetric::HitRate), Some(1.0));
-    assert!(value(&taken, QueryMetric::ScanB) > value(&taken, QueryMetric::ScanA));
-    assert_eq!(published(&query, QueryMetric::Total), None);
+    assert_eq!(value(&taken, Metric::HIT_RATE), Some(1.0));
+    assert!(value(&taken, Metric::SCAN_B) > value(&taken, Metric::SCAN_A));
+    assert_eq!(published(&query, Metric::TOTAL), None);
 }
 
-/// Whatever nodes this machine has. Answers are checked by every run.
+/// On any machine. Every run checks its answer.
 #[test]
 fn every_variant_here_has_figures_or_a_reason() {
     let qdp = Qdp::on_machine(Machine::discover().unwrap()).unwrap();
@@ -102,9 +102,9 @@ fn every_variant_here_has_figures_or_a_reason() {
         match qdp.run(&query, QueryRuns::QUICK) {
             Ok(taken) => {
                 assert!(taken.iter().all(|taken| taken.values.len() == 2), "{taken:?}");
-                assert!(value(&taken, QueryMetric::Total) > Some(0.0), "{taken:?}");
+                assert!(value(&taken, Metric::TOTAL) > Some(0.0), "{taken:?}");
                 let is_fetching = query.variant.is_prefetching();
-                assert_eq!(value(&taken, QueryMetric::HitRate).is_some(), is_fetching, "{query:?}");
+                assert_eq!(value(&taken, Metric::HIT_RATE).is_some(), is_fetching, "{query:?}");
             }
             Err(Skipped::Cannot(why)) => {
                 assert!(query.variant != Variant::Baseline && why.contains(' '), "{why}")
@@ -114,8 +114,8 @@ fn every_variant_here_has_figures_or_a_reason() {
     }
 }
 
-/// Advice needs rates, which a kernel does not tell and a calibration does; and it is about those who copy here, not
-/// about the devices that a description has.
+/// Advice needs rates: a kernel does not report them, a calibration does. It considers the engines of this machine, not
+/// the devices of a description.
 #[test]
 fn advice_here_is_about_this_machine_and_its_engines() {
     let advised = |qdp: &Qdp, variant| match qdp.run(&query(qdp, false, variant), QueryRuns::QUICK) {
@@ -143,15 +143,15 @@ fn advice_here_is_about_this_machine_and_its_engines() {
     };
     let (one, two) = (told(&[1]), told(&[0, 1]));
     assert!(one.contains("by one device") && two.contains("by all devices in turn"), "{one}\n{two}");
-    // Eight are described, and none is here.
+    // The profile has eight devices, this machine has none.
     if DsaEngine::discover(&DsaOptions::default()).is_err() {
         let told = advised(&Qdp::on_machine(xeon_max()).unwrap(), Variant::AdvisedDistributed);
         assert!(told.contains("by the CPU"), "{told}");
     }
 }
 
-/// With a barrier all of b is near before it is read, however long that takes; groups, threads and chunks need not
-/// divide each other.
+/// With a barrier all of b is near before it is read; the numbers of groups, threads and chunks need not divide each
+/// other.
 #[test]
 fn with_a_barrier_every_chunk_is_a_hit() {
     let qdp = Qdp::on_machine(Machine::discover().unwrap()).unwrap();
@@ -166,7 +166,7 @@ fn with_a_barrier_every_chunk_is_a_hit() {
         ..query(&qdp, false, Variant::Prefetching)
     };
     let taken = qdp.run(&query, QueryRuns { warm_ups: 0, runs: 3 }).unwrap();
-    let hits = taken.iter().find(|taken| taken.metric == QueryMetric::HitRate).unwrap();
+    let hits = taken.iter().find(|taken| taken.metric == Metric::HIT_RATE).unwrap();
     assert_eq!(hits.values, [1.0; 3]);
 }
 
@@ -177,14 +177,14 @@ fn emulated_devices_copy() {
     for variant in [Variant::Prefetching, Variant::Distributed] {
         let query = Query { sync: Synchronization::Barrier, ..query(&qdp, false, variant) };
         let taken = qdp.run(&query, QueryRuns { warm_ups: 0, runs: 1 }).unwrap();
-        assert_eq!(value(&taken, QueryMetric::HitRate), Some(1.0));
+        assert_eq!(value(&taken, Metric::HIT_RATE), Some(1.0));
         let note = taken[0].note.as_deref().unwrap();
         assert!(note.contains("emulated devices") && note.contains(XEON_MAX), "{note}");
     }
     let taken =
         qdp.run(&query(&qdp, false, Variant::UpperLimit), QueryRuns { warm_ups: 0, runs: 1 }).unwrap();
     assert!(taken[0].note.as_deref().unwrap().contains("no device takes part"));
-    // The model decides what is fetched, as it does for the modelled machine: not at once with a scan of the same node.
+    // The model decides about the copies, as for the modelled machine: none beside a scan of the same node.
     let taken = qdp.run(&query(&qdp, false, Variant::Advised), QueryRuns { warm_ups: 0, runs: 1 }).unwrap();
     assert!(taken[0].note.as_deref().unwrap().contains("advice: "), "{taken:?}");
 }
@@ -257,7 +257,7 @@ fn what_contradicts_itself_is_said() {
         }
     }
     assert!(free_bytes(qdp.machine(), good.nodes.home).unwrap() > 0);
-    // What the model does not know of a machine.
+    // A machine without rates.
     let qdp = Qdp::on_model(Machine::two_tiers().unwrap()).unwrap();
     for variant in [Variant::Baseline, Variant::Advised, Variant::CacheMode] {
         let error = qdp.run(&query(&qdp, true, variant), QueryRuns::QUICK).unwrap_err();
@@ -277,8 +277,7 @@ fn names_tell_rows_apart() {
     let queries = axes.queries();
     assert_eq!(queries.len(), 9 * 8);
     assert!(queries[..9].iter().all(|query| query.groups == 4 && query.sync == Synchronization::Relaxed));
-    let mut names: Vec<String> =
-        queries.iter().map(|query| axes.row_name(query, QueryMetric::HitRate)).collect();
+    let mut names: Vec<String> = queries.iter().map(|query| axes.row_name(query, Metric::HIT_RATE)).collect();
     assert_eq!(names[2], "qdp_hit_rate_prefetching_groups4_chunk2MiB_relaxed");
     names.sort();
     names.dedup();

@@ -12,7 +12,7 @@ use memferry_dsa::internals::affinity::confine;
 
 use super::columns::{Columns, MASK_BYTES, aggregate, scan};
 use super::query::TaskThreads;
-use super::{QueryMetric, Skipped, Synchronization};
+use super::{Metric, Skipped, Synchronization};
 
 /// A run, shared by its threads, which only read it. `masks` are atomic: SCAN_a writes them, AGGREGATE reads them after
 /// the group's barrier.
@@ -50,7 +50,7 @@ pub(super) struct RunTimes {
 }
 
 /// The tasks, in the order of [`RunTimes::tasks_s`].
-pub(super) const TASKS: [QueryMetric; 3] = [QueryMetric::ScanA, QueryMetric::ScanB, QueryMetric::Aggregate];
+pub(super) const TASKS: [Metric; 3] = [Metric::SCAN_A, Metric::SCAN_B, Metric::AGGREGATE];
 
 /// Chunks of a group, and the barrier before its AGGREGATE.
 struct Group {
@@ -61,7 +61,7 @@ struct Group {
 /// Result of a thread.
 struct ThreadResult {
     group: usize,
-    task: QueryMetric,
+    task: Metric,
     begin: Instant,
     end: Instant,
     hits: usize,
@@ -115,7 +115,7 @@ impl QueryRun<'_> {
         &self,
         group: &Group,
         index: usize,
-        task: QueryMetric,
+        task: Metric,
         (turn, count): (usize, usize),
         gate: &Gate,
     ) -> Result<Option<ThreadResult>, Skipped> {
@@ -124,16 +124,16 @@ impl QueryRun<'_> {
             return Ok(None);
         }
         let mine = || group.chunks.clone().skip(turn).step_by(count);
-        if task == QueryMetric::Aggregate {
+        if task == Metric::AGGREGATE {
             group.scanned.wait();
         }
         let (begin, mut hits, mut sum) = (Instant::now(), 0, 0);
         let mut refused = None;
         match task {
-            QueryMetric::ScanA => {
+            Metric::SCAN_A => {
                 mine().for_each(|chunk| scan(&self.columns.a[self.bytes(chunk)], self.masks(chunk)))
             }
-            QueryMetric::ScanB => refused = self.prefetch(group, mine()).err(),
+            Metric::SCAN_B => refused = self.prefetch(group, mine()).err(),
             _ => {
                 for chunk in mine() {
                     match self.aggregate(chunk) {
@@ -145,8 +145,7 @@ impl QueryRun<'_> {
         }
         let end = Instant::now();
         // Also after an error: the other threads wait at the barrier.
-        if task == QueryMetric::ScanA || (task == QueryMetric::ScanB && self.sync == Synchronization::Barrier)
-        {
+        if task == Metric::SCAN_A || (task == Metric::SCAN_B && self.sync == Synchronization::Barrier) {
             group.scanned.wait();
         }
         if let Err(error) = confined {
@@ -209,7 +208,7 @@ impl QueryRun<'_> {
     }
 
     fn seen(&self, done: &[ThreadResult]) -> RunTimes {
-        let task_s = |task: QueryMetric| {
+        let task_s = |task: Metric| {
             let of_group = |index: usize| {
                 let own = || done.iter().filter(move |done| done.task == task && done.group == index);
                 let begin = own().map(|done| done.begin).min()?;
@@ -219,9 +218,9 @@ impl QueryRun<'_> {
             (0..self.groups).filter_map(of_group).sum::<f64>() / self.groups as f64
         };
         // The query ends when the last group has its sum, even if copies are still in flight.
-        let last = done.iter().filter(|done| done.task == QueryMetric::Aggregate).map(|done| done.end).max();
+        let last = done.iter().filter(|done| done.task == Metric::AGGREGATE).map(|done| done.end).max();
         let begin = done.iter().map(|done| done.begin).min();
-        let reads = || done.iter().filter(|done| done.task == QueryMetric::Aggregate);
+        let reads = || done.iter().filter(|done| done.task == Metric::AGGREGATE);
         RunTimes {
             total_s: begin.zip(last).map_or(0.0, |(begin, end)| (end - begin).as_secs_f64()),
             tasks_s: TASKS.map(task_s),

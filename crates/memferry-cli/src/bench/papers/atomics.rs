@@ -3,23 +3,19 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use memferry_bench::harness::Provenance;
-use memferry_bench::papers::Skipped;
-use memferry_bench::papers::atomics::{
-    Atomics, AtomicsMetric, AtomicsRuns, Axes, Distance, Point, SharedWork, Threads,
-};
-use memferry_query::load::Progress as _;
-use serde::Deserialize;
+use memferry_bench::papers::atomics::{Atomics, AtomicsRuns, Axes, Point, Threads};
+use memferry_bench::papers::{Measurement, Metric};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::options::{On, place};
-use super::row::{About, PaperRow, Space};
+use super::row::PaperRow;
 use super::session::{RunArguments, Session};
 use super::values::{Word, counted, named, values};
 use crate::bench::BUILD_PROFILE;
 use crate::error::usage;
-use crate::progress::Bar;
 use crate::topology;
 
 /// A hit in the cache, a shared counter and one's own by the distance of the threads, and hits while blocks come and go
@@ -33,7 +29,7 @@ pub(crate) struct Arguments {
 }
 
 /// Options of the command line and of a file.
-#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Options {
     /// Where to run it [default: machine; model with --machine].
@@ -67,21 +63,6 @@ struct Options {
 }
 
 impl Options {
-    /// These options; `other` for the missing ones.
-    fn or(self, other: Options) -> Options {
-        Options {
-            on: self.on.or(other.on),
-            machine: self.machine.or(other.machine),
-            calibration: self.calibration.or(other.calibration),
-            quick: self.quick || other.quick,
-            iterations: self.iterations.or(other.iterations),
-            works: self.works.or(other.works),
-            threads: self.threads.or(other.threads),
-            distances: self.distances.or(other.distances),
-            churn: self.churn.or(other.churn),
-        }
-    }
-
     fn axes(&self) -> Result<Axes> {
         let own = Axes::default();
         let threads = |word: &str| match word {
@@ -113,32 +94,22 @@ impl Options {
             Threads::All => json!("all"),
         };
         json!({
-            "on": on.name(),
+            "on": on,
             "machine": self.machine,
             "calibration": self.calibration,
             "quick": self.quick,
             "iterations": self.effort().iterations,
-            "works": axes.works.iter().copied().map(SharedWork::name).collect::<Vec<_>>(),
+            "works": axes.works,
             "threads": axes.threads.iter().map(threads).collect::<Vec<_>>(),
-            "distances": axes.distances.iter().copied().map(Distance::name).collect::<Vec<_>>(),
+            "distances": axes.distances,
             "churn": axes.churns,
             "profile": BUILD_PROFILE,
         })
     }
 }
 
-/// The columns of a point.
-#[derive(Clone, Debug, PartialEq)]
-struct Points;
-
-impl Space for Points {
-    fn columns() -> Vec<&'static str> {
-        Point::COLUMNS.to_vec()
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
-    let options = arguments.run.options(&arguments.options, Options::or, "atomics")?;
+    let options = arguments.run.options(&arguments.options, "atomics")?;
     let on = place(options.on, options.machine.as_deref(), options.iterations)?;
     let axes = options.axes()?;
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
@@ -153,41 +124,25 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
             "no combination of these values makes sense: counters have no churn; leave out some options",
         ));
     }
-    let mut session = Session::<Points>::begin(
+    let mut session = Session::begin(
         "atomics",
-        on.suffix(),
+        on,
         atomics.machine().clone(),
         options.record(on, &axes),
         (&arguments.run, options.quick),
     )?;
-    let bar = Bar::of("running the benchmark", points.len());
-    for point in &points {
-        bar.advance(1);
-        let first = point.row_name(AtomicsMetric::Latency);
-        if session.row(&first).is_some() {
-            continue;
-        }
-        let row = |metric: AtomicsMetric, values: &[f64], note: Option<&str>| {
-            let name = point.row_name(metric);
-            let about = About {
-                name,
-                metric: metric.name(),
-                unit: metric.unit(),
-                provenance,
-                point: point.columns(),
+    let work = ("running the benchmark", &points[..]);
+    session.run(
+        work,
+        Metric::LATENCY,
+        Point::row_name,
+        |_| provenance,
+        |_, point| {
+            let row = |taken: &Measurement| {
+                PaperRow::taken(point.row_name(taken.metric), point, provenance, taken, None)
             };
-            PaperRow::new(about, note).with_values(values, None, metric.is_more_better())
-        };
-        match atomics.run(point, options.effort()) {
-            Ok(taken) => {
-                session.add(taken.iter().map(|it| row(it.metric, &it.values, it.note.as_deref())))?
-            }
-            Err(Skipped::Cannot(why)) => session.add([row(AtomicsMetric::Latency, &[], Some(&why))])?,
-            Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
-            }
-        }
-    }
-    drop(bar);
+            Ok(atomics.run(point, options.effort())?.iter().map(row).collect())
+        },
+    )?;
     session.end(arguments.run.keep.json, out)
 }

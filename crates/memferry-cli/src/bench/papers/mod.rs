@@ -20,24 +20,22 @@ mod values;
 
 use std::io::Write;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use memferry::model::ModelError;
 use memferry::topology::{Machine, Tier};
 use memferry_bench::dsa::{are_devices_emulated, device_provenance};
 use memferry_bench::harness::Provenance;
 use memferry_bench::papers::{
-    Backend, Benchmark, OnEmulated, OnMachine, OnModel, Point, Skipped, Way, benchmark,
+    Backend, Benchmark, Measurement, OnEmulated, OnMachine, OnModel, Point, Way, benchmark,
 };
 use memferry_dsa::system::SystemState;
 use memferry_dsa_emulator::DeviceCosts;
-use memferry_query::load::Progress as _;
 
 use self::options::{On, Options};
 use self::row::PaperRow;
 use self::session::{RunArguments, Session};
 use crate::error::usage;
 use crate::output::{Align, Table, count, number, wrapped};
-use crate::progress::Bar;
 use crate::topology;
 
 /// From this size on measuring should take less than 1 % of the measured time; below it, readings of the clock count.
@@ -105,7 +103,7 @@ fn about(name: &str) -> String {
 pub(super) fn run(paper: &Paper, out: &mut dyn Write) -> Result<()> {
     let (name, arguments) = paper.parts();
     let benchmark = benchmark(name).with_context(|| format!("there is no benchmark {name}"))?;
-    let options = arguments.run.options(&arguments.options, Options::or, name)?;
+    let options = arguments.run.options(&arguments.options, name)?;
     run_benchmark(benchmark, arguments, &options, out)
 }
 
@@ -127,36 +125,21 @@ fn run_benchmark(
     let effort = options.effort(on);
     let mut session = Session::begin(
         benchmark.name,
-        on.suffix(),
+        on,
         backend.machine().clone(),
         options.record(on, &axes, &effort),
         (&arguments.run, options.quick),
     )?;
-    let bar = Bar::of("running the benchmark", points.len());
-    for point in &points {
-        bar.advance(1);
-        let row_name = |metric| benchmark.row_name(&axes, point, metric);
-        let first = row_name(benchmark.metrics[0]);
-        if session.row(&first).is_some() {
-            continue;
-        }
-        match backend.run(point, benchmark.metrics, effort) {
-            Ok(taken) => {
-                let row =
-                    |it| PaperRow::taken(benchmark.name, row_name, point, provenance(on, point.way), it);
-                session.add(taken.iter().map(row))?;
-            }
-            Err(Skipped::Cannot(why)) => {
-                let row =
-                    PaperRow::missing(first, point, benchmark.metrics[0], provenance(on, point.way), &why);
-                session.add([row])?;
-            }
-            Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
-            }
-        }
-    }
-    drop(bar);
+    let row_name = |point: &Point, metric| benchmark.row_name(&axes, point, metric);
+    let provenance_of = |point: &Point| provenance(on, point.way);
+    let main = benchmark.metrics[0];
+    session.run(("running the benchmark", &points), main, row_name, provenance_of, |_, point| {
+        let row = |taken: &Measurement| {
+            let name = row_name(point, taken.metric);
+            PaperRow::measured(benchmark.name, name, point, provenance_of(point), taken)
+        };
+        Ok(backend.run(point, benchmark.metrics, effort)?.iter().map(row).collect())
+    })?;
     let mut absent = lacking(benchmark, backend.machine(), on, &points[0]);
     absent.retain(|row| session.row(row.name()).is_none());
     session.add(absent)?;
@@ -164,12 +147,12 @@ fn run_benchmark(
 }
 
 /// A row for each kind of memory under test that the machine lacks.
-fn lacking(benchmark: &Benchmark, machine: &Machine, on: On, point: &Point) -> Vec<PaperRow> {
+fn lacking(benchmark: &Benchmark, machine: &Machine, on: On, point: &Point) -> Vec<PaperRow<Point>> {
     let nowhere = Point { source: None, target: None, route: None, ..point.clone() };
     let row = |tier: Tier| {
         let name = format!("{}_{}", benchmark.name, tier.to_string().to_lowercase());
         let why = format!("{} has no {tier} memory to copy from or to", machine.name());
-        PaperRow::missing(name, &nowhere, benchmark.metrics[0], provenance(on, point.way), &why)
+        PaperRow::new(name, &nowhere, benchmark.metrics[0], provenance(on, point.way), Some(&why))
     };
     benchmark.lacks(machine).into_iter().map(row).collect()
 }
@@ -196,7 +179,7 @@ fn provenance(on: On, way: Way) -> Provenance {
 }
 
 /// The rows with a value as a table, and the notes.
-fn text<S>(rows: &[PaperRow<S>], out: &mut dyn Write) -> Result<()> {
+fn text<P>(rows: &[PaperRow<P>], out: &mut dyn Write) -> Result<()> {
     use Align::{Left, Right};
     let columns =
         [("row", Left), ("value", Right), ("unit", Left), ("how", Left), ("ratio", Right), ("peer", Left)];

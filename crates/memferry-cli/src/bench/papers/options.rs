@@ -5,11 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use memferry::mover::Route;
-use memferry::topology::NodeId;
-use memferry_bench::dsa::load::LoadOperation;
-use memferry_bench::papers::{Axes, Axis, Data, Pages, Point, RunLength, Way};
-use serde::Deserialize;
+use memferry_bench::papers::{Axes, Point, RunLength, Way};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::values::{Word, counted, named, node, operation, priorities, read_buffers, route, values};
@@ -21,7 +19,7 @@ use crate::options::size_bytes;
 const ITERATIONS_MAX: usize = 100_000;
 
 /// The backend of a benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum On {
     /// On this machine: its cores, and the DSA queues that it has.
@@ -33,15 +31,6 @@ pub(super) enum On {
 }
 
 impl On {
-    /// Name in records and options.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            On::Machine => "machine",
-            On::Emulated => "emulated",
-            On::Model => "model",
-        }
-    }
-
     /// Suffix of the names of its records.
     pub(super) fn suffix(self) -> &'static str {
         match self {
@@ -53,7 +42,7 @@ impl On {
 }
 
 /// Options of the command line and of a file. An axis without an option has the papers' values.
-#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(super) struct Options {
     /// Where to run it [default: machine; model with --machine].
@@ -125,33 +114,6 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// These options; `other` for the missing ones.
-    pub(super) fn or(self, other: Options) -> Options {
-        Options {
-            on: self.on.or(other.on),
-            machine: self.machine.or(other.machine),
-            calibration: self.calibration.or(other.calibration),
-            quick: self.quick || other.quick,
-            iterations: self.iterations.or(other.iterations),
-            ways: self.ways.or(other.ways),
-            operations: self.operations.or(other.operations),
-            sizes: self.sizes.or(other.sizes),
-            batches: self.batches.or(other.batches),
-            submitters: self.submitters.or(other.submitters),
-            depths: self.depths.or(other.depths),
-            queues: self.queues.or(other.queues),
-            entries: self.entries.or(other.entries),
-            engines: self.engines.or(other.engines),
-            routes: self.routes.or(other.routes),
-            sources: self.sources.or(other.sources),
-            targets: self.targets.or(other.targets),
-            pages: self.pages.or(other.pages),
-            data: self.data.or(other.data),
-            priorities: self.priorities.or(other.priorities),
-            read_buffers: self.read_buffers.or(other.read_buffers),
-        }
-    }
-
     /// # Errors
     /// As [`place`].
     pub(super) fn on(&self) -> Result<On> {
@@ -168,41 +130,21 @@ impl Options {
     /// # Errors
     /// A requested value is in no point, so that it would be ignored.
     pub(super) fn check_used(&self, axes: &Axes, points: &[Point]) -> Result<()> {
-        let Some((axis, value)) = Axis::ALL
-            .into_iter()
-            .filter(|axis| self.words(*axis).is_some())
-            .find_map(|axis| Some((axis, axes.unused(axis, points).into_iter().next()?)))
+        let options = json!(self);
+        // An option is the plural of its column: `sizes` of `size_bytes`.
+        let is_given = |column: &str| {
+            let stem = column.split('_').next().unwrap_or(column);
+            let mut options = options.as_object().into_iter().flatten();
+            options.any(|(option, value)| option.starts_with(stem) && !value.is_null())
+        };
+        let Some((column, value)) = axes.unused(points).into_iter().find(|(column, _)| is_given(column))
         else {
             return Ok(());
         };
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         Err(usage(format!(
-            "no combination with {value} as {} can run here: leave it out, or change other options, such as --ways",
-            axis.column()
+            "no combination with {value} as {column} can run here: leave it out, or change other options, such as --ways"
         )))
-    }
-
-    /// The option of an axis.
-    fn words(&self, axis: Axis) -> Option<&Vec<Word>> {
-        let words = match axis {
-            Axis::Way => &self.ways,
-            Axis::Operation => &self.operations,
-            Axis::SizeBytes => &self.sizes,
-            Axis::Batch => &self.batches,
-            Axis::Submitters => &self.submitters,
-            Axis::Depth => &self.depths,
-            Axis::Queues => &self.queues,
-            Axis::Entries => &self.entries,
-            Axis::Engines => &self.engines,
-            Axis::Route => &self.routes,
-            Axis::Source => &self.sources,
-            Axis::Target => &self.targets,
-            Axis::Pages => &self.pages,
-            Axis::Data => &self.data,
-            Axis::Priorities => &self.priorities,
-            Axis::ReadBuffers => &self.read_buffers,
-        };
-        words.as_ref()
     }
 
     /// A benchmark's axes with these values; `ways` selects the ways of the backend.
@@ -230,17 +172,15 @@ impl Options {
 
     /// The options in a record: every value of every axis, chosen or default.
     pub(super) fn record(&self, on: On, axes: &Axes, effort: &RunLength) -> Value {
-        let nodes =
-            |nodes: &[Option<NodeId>]| nodes.iter().map(|node| node.map(|node| node.0)).collect::<Vec<_>>();
         let route = |route: &Option<Route>| route.map(|route| format!("{route:?}"));
         json!({
-            "on": on.name(),
+            "on": on,
             "machine": self.machine,
             "calibration": self.calibration,
             "quick": self.quick,
             "iterations": effort.iterations,
-            "ways": axes.ways.iter().map(Way::to_string).collect::<Vec<_>>(),
-            "operations": axes.operations.iter().map(LoadOperation::to_string).collect::<Vec<_>>(),
+            "ways": axes.ways,
+            "operations": axes.operations,
             "sizes": axes.sizes_bytes,
             "batches": axes.batches,
             "submitters": axes.submitters,
@@ -249,10 +189,10 @@ impl Options {
             "entries": axes.entries,
             "engines": axes.engines,
             "routes": axes.routes.iter().map(route).collect::<Vec<_>>(),
-            "sources": nodes(&axes.sources),
-            "targets": nodes(&axes.targets),
-            "pages": axes.pages.iter().map(Pages::to_string).collect::<Vec<_>>(),
-            "data": axes.data.iter().map(Data::to_string).collect::<Vec<_>>(),
+            "sources": axes.sources,
+            "targets": axes.targets,
+            "pages": axes.pages,
+            "data": axes.data,
             "priorities": axes.priorities,
             "read_buffers": axes.read_buffers,
             "profile": BUILD_PROFILE,

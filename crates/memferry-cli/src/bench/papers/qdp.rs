@@ -3,29 +3,24 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use memferry::model::ModelError;
 use memferry::topology::NodeId;
 use memferry_bench::dsa::device_provenance;
 use memferry_bench::harness::{Provenance, median};
-use memferry_bench::papers::qdp::{
-    Axes, Axis, Nodes, Qdp, Query, QueryMeasurement, QueryMetric, QueryRuns, Synchronization, Variant,
-    published,
-};
-use memferry_bench::papers::{Published, Skipped};
+use memferry_bench::papers::qdp::{Axes, Nodes, Qdp, Query, QueryRuns, Variant, published};
+use memferry_bench::papers::{Measurement, Metric, Skipped};
 use memferry_dsa_emulator::DeviceCosts;
-use memferry_query::load::Progress as _;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::options::{On, place};
-use super::row::{About, PaperRow, Space};
+use super::row::PaperRow;
 use super::session::{RunArguments, Session};
 use super::values::{Word, counted, named, values};
 use crate::bench::BUILD_PROFILE;
 use crate::error::usage;
 use crate::options::size_bytes;
-use crate::progress::Bar;
 use crate::topology;
 
 /// The papers' query, SELECT sum(b) WHERE a < x: column b in DDR, in faster memory, copied there meanwhile, and the
@@ -39,7 +34,7 @@ pub(crate) struct Arguments {
 }
 
 /// Options of the command line and of a file.
-#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Options {
     /// Where to run it [default: machine; model with --machine].
@@ -105,29 +100,6 @@ const NO_BASELINE: &str = "the baseline has no time to compare with: add it to -
 const WARM_UPS_MAX: usize = 1000;
 
 impl Options {
-    /// These options; `other` for the missing ones.
-    fn or(self, other: Options) -> Options {
-        Options {
-            on: self.on.or(other.on),
-            machine: self.machine.or(other.machine),
-            calibration: self.calibration.or(other.calibration),
-            quick: self.quick || other.quick,
-            iterations: self.iterations.or(other.iterations),
-            warm_ups: self.warm_ups.or(other.warm_ups),
-            variants: self.variants.or(other.variants),
-            sizes: self.sizes.or(other.sizes),
-            groups: self.groups.or(other.groups),
-            scan_threads: self.scan_threads.or(other.scan_threads),
-            prefetch_threads: self.prefetch_threads.or(other.prefetch_threads),
-            aggregate_threads: self.aggregate_threads.or(other.aggregate_threads),
-            chunks: self.chunks.or(other.chunks),
-            sync: self.sync.or(other.sync),
-            home: self.home.or(other.home),
-            near: self.near.or(other.near),
-            other: self.other.or(other.other),
-        }
-    }
-
     fn effort(&self, on: On) -> Result<QueryRuns> {
         let effort = if self.quick { QueryRuns::QUICK } else { QueryRuns::FULL };
         if self.warm_ups.is_some_and(|count| count > WARM_UPS_MAX) {
@@ -185,20 +157,20 @@ impl Options {
     /// The options in a record: every value of every axis, chosen or default.
     fn record(&self, on: On, axes: &Axes, effort: QueryRuns) -> Value {
         json!({
-            "on": on.name(),
+            "on": on,
             "machine": self.machine,
             "calibration": self.calibration,
             "quick": self.quick,
             "iterations": effort.runs,
             "warm-ups": effort.warm_ups,
-            "variants": axes.variants.iter().map(|it| it.name()).collect::<Vec<_>>(),
+            "variants": axes.variants,
             "sizes": axes.columns_bytes,
             "groups": axes.groups,
             "scan-threads": axes.scan_threads,
             "prefetch-threads": axes.prefetch_threads,
             "aggregate-threads": axes.aggregate_threads,
             "chunks": axes.chunks_bytes,
-            "sync": axes.syncs.iter().copied().map(Synchronization::name).collect::<Vec<_>>(),
+            "sync": axes.syncs,
             "home": axes.nodes.home,
             "near": axes.nodes.near,
             "other": axes.nodes.other,
@@ -207,60 +179,42 @@ impl Options {
     }
 }
 
-/// The columns of a query.
-#[derive(Clone, Debug, PartialEq)]
-struct Queries;
-
-impl Space for Queries {
-    fn columns() -> Vec<&'static str> {
-        Axis::ALL.into_iter().map(Axis::column).collect()
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
-    let options = arguments.run.options(&arguments.options, Options::or, "qdp")?;
+    let options = arguments.run.options(&arguments.options, "qdp")?;
     let on = place(options.on, options.machine.as_deref(), options.iterations)?;
     let effort = options.effort(on)?;
     let qdp = qdp(on, &options)?;
     let axes = options.axes(&qdp, on == On::Model)?;
     let queries = axes.queries();
-    let mut session = Session::<Queries>::begin(
+    let mut session = Session::begin(
         "qdp",
-        on.suffix(),
+        on,
         qdp.machine().as_ref().clone(),
         options.record(on, &axes, effort),
         (&arguments.run, options.quick),
     )?;
     let provenance = provenance(on);
-    let bar = Bar::of("running the query", queries.len());
-    for query in &queries {
-        bar.advance(1);
-        let name = |metric| axes.row_name(query, metric);
-        let first = name(QueryMetric::Total);
-        if session.row(&first).is_some() {
-            continue;
-        }
-        let row = |metric, values: &[f64], note: Option<&str>| {
-            row(name(metric), query, provenance, metric, values, note)
-        };
-        match qdp.run(query, effort) {
-            Ok(taken) => {
-                let speed_up = match speed_up(&session, &axes, query, &taken) {
-                    _ if query.variant == Variant::Baseline => None,
-                    Some(value) => Some(row(QueryMetric::SpeedUp, &[value], None)),
-                    None => Some(row(QueryMetric::SpeedUp, &[], Some(NO_BASELINE))),
-                };
-                let rows: Vec<_> =
-                    taken.iter().map(|it| row(it.metric, &it.values, it.note.as_deref())).collect();
-                session.add(rows.into_iter().chain(speed_up))?;
-            }
-            Err(Skipped::Cannot(why)) => session.add([row(QueryMetric::Total, &[], Some(&why))])?,
-            Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
-            }
-        }
-    }
-    drop(bar);
+    let name = |query: &Query, metric| axes.row_name(query, metric);
+    let work = ("running the query", &queries[..]);
+    session.run(
+        work,
+        Metric::TOTAL,
+        name,
+        |_| provenance,
+        |session, query| {
+            let taken = qdp.run(query, effort)?;
+            let row = |taken: &Measurement| {
+                let peer = published(query, taken.metric);
+                PaperRow::taken(name(query, taken.metric), query, provenance, taken, peer)
+            };
+            let speed_up = match speed_up(session, &axes, query, &taken) {
+                _ if query.variant == Variant::Baseline => None,
+                Some(value) => Some(Measurement::new(Metric::SPEED_UP, vec![value])),
+                None => Some(Measurement::missing(Metric::SPEED_UP, NO_BASELINE)),
+            };
+            Ok(taken.iter().chain(&speed_up).map(row).collect())
+        },
+    )?;
     session.end(arguments.run.keep.json, out)
 }
 
@@ -287,28 +241,9 @@ fn provenance(on: On) -> Provenance {
 }
 
 /// The time of the baseline among the rows, divided by this query's.
-fn speed_up(
-    session: &Session<'_, Queries>,
-    axes: &Axes,
-    query: &Query,
-    taken: &[QueryMeasurement],
-) -> Option<f64> {
+fn speed_up(session: &Session<'_, Query>, axes: &Axes, query: &Query, taken: &[Measurement]) -> Option<f64> {
     let baseline = Query { variant: Variant::Baseline, ..query.clone() };
-    let baseline_ms = session.row(&axes.row_name(&baseline, QueryMetric::Total))?.number("value")?;
-    let total = taken.iter().find(|taken| taken.metric == QueryMetric::Total)?;
+    let baseline_ms = session.row(&axes.row_name(&baseline, Metric::TOTAL))?.number("value")?;
+    let total = taken.iter().find(|taken| taken.metric == Metric::TOTAL)?;
     Some(baseline_ms / median(&total.values))
-}
-
-fn row(
-    name: String,
-    query: &Query,
-    provenance: Provenance,
-    metric: QueryMetric,
-    values: &[f64],
-    note: Option<&str>,
-) -> PaperRow<Queries> {
-    let point = Axis::ALL.into_iter().map(|axis| (axis.column().to_owned(), axis.value(query))).collect();
-    let about = About { name, metric: metric.name(), unit: metric.unit(), provenance, point };
-    let peer: Option<Published> = published(query, metric);
-    PaperRow::new(about, note).with_values(values, peer, metric.is_more_better())
 }

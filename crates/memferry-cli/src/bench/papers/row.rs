@@ -3,86 +3,32 @@
 use std::marker::PhantomData;
 
 use memferry_bench::harness::{CsvRow, Provenance, Row, median};
-use memferry_bench::papers::{Axis, Measurement, Metric, Point, Published, published};
+use memferry_bench::papers::{Columns, Measurement, Metric, Point, Published, published};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// A row as a JSON object, which a continued run reads back. `S` defines the columns of its points.
+/// A row as a JSON object, which a continued run reads back. `P` is the point, whose columns the row has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent, bound = "")]
-pub(super) struct PaperRow<S = Copies>(Map<String, Value>, #[serde(skip)] PhantomData<S>);
+pub(super) struct PaperRow<P>(Map<String, Value>, #[serde(skip)] PhantomData<P>);
 
-/// The columns of a benchmark's points.
-pub(super) trait Space {
-    /// The names of a point's columns, in their order.
-    fn columns() -> Vec<&'static str>;
-}
-
-/// The points of `memferry_bench::papers`: copies and other operations.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Copies;
-
-impl Space for Copies {
-    fn columns() -> Vec<&'static str> {
-        Axis::ALL.into_iter().map(Axis::column).collect()
-    }
-}
-
-/// The fields of a row without its values.
-pub(super) struct About {
-    pub(super) name: String,
-    pub(super) metric: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) provenance: Provenance,
-    /// The columns of the point.
-    pub(super) point: Map<String, Value>,
-}
-
-impl PaperRow {
-    /// A row of a measurement.
-    pub(super) fn taken(
-        benchmark: &str,
-        name: impl Fn(Metric) -> String,
-        point: &Point,
-        provenance: Provenance,
-        taken: &Measurement,
-    ) -> PaperRow {
-        let metric = taken.metric;
-        let mut row = PaperRow::new(about(name(metric), point, metric, provenance), taken.note.as_deref());
-        row.set("overhead", json!(taken.overhead));
-        let beside = taken.peer.map(|(name, value)| Published { name: name.to_owned(), value });
-        let peer = beside.or_else(|| published(benchmark, point, metric));
-        row.with_values(&taken.values, peer, metric.is_more_better())
-    }
-
-    /// A row of a point that cannot run, with the reason.
-    pub(super) fn missing(
+impl<P: Columns> PaperRow<P> {
+    /// A row without a value.
+    pub(super) fn new(
         name: String,
-        point: &Point,
+        point: &P,
         metric: Metric,
         provenance: Provenance,
-        why: &str,
-    ) -> PaperRow {
-        PaperRow::new(about(name, point, metric, provenance), Some(why))
-    }
-}
-
-fn about(name: String, point: &Point, metric: Metric, provenance: Provenance) -> About {
-    About { name, metric: metric.name(), unit: metric.unit(), provenance, point: point.columns() }
-}
-
-impl<S> PaperRow<S> {
-    /// A row without a value.
-    pub(super) fn new(about: About, note: Option<&str>) -> PaperRow<S> {
-        let About { name, metric, unit, provenance, point } = about;
-        let mut row = PaperRow(point, PhantomData);
+        note: Option<&str>,
+    ) -> PaperRow<P> {
+        let mut row = PaperRow(point.columns(), PhantomData);
         for (column, value) in [
             ("name", json!(name)),
             ("value", Value::Null),
-            ("unit", json!(unit)),
+            ("unit", json!(metric.unit)),
             ("how", json!(provenance)),
             ("samples", json!(0)),
-            ("figure", json!(metric)),
+            ("figure", json!(metric.name)),
             ("note", json!(note)),
         ] {
             row.set(column, value);
@@ -90,30 +36,52 @@ impl<S> PaperRow<S> {
         row
     }
 
-    /// Adds values, if there are any, and their peer.
-    pub(super) fn with_values(
-        mut self,
-        values: &[f64],
+    /// A row of a measurement, with its peer if it has values.
+    pub(super) fn taken(
+        name: String,
+        point: &P,
+        provenance: Provenance,
+        taken: &Measurement,
         peer: Option<Published>,
-        is_more_better: bool,
-    ) -> PaperRow<S> {
+    ) -> PaperRow<P> {
+        let Measurement { metric, values, note, .. } = taken;
+        let mut row = PaperRow::new(name, point, *metric, provenance, note.as_deref());
         if values.is_empty() {
-            return self;
+            return row;
         }
         let value = median(values);
-        self.set("value", json!(value));
-        self.set("samples", json!(values.len()));
-        self.set("min", json!(values.iter().copied().fold(f64::INFINITY, f64::min)));
-        self.set("max", json!(values.iter().copied().fold(f64::NEG_INFINITY, f64::max)));
+        row.set("value", json!(value));
+        row.set("samples", json!(values.len()));
+        row.set("min", json!(values.iter().copied().fold(f64::INFINITY, f64::min)));
+        row.set("max", json!(values.iter().copied().fold(f64::NEG_INFINITY, f64::max)));
         if let Some(Published { name, value: peer_value }) = peer {
-            let ratio = if is_more_better { value / peer_value } else { peer_value / value };
-            self.set("peer", json!(name));
-            self.set("peer_value", json!(peer_value));
-            self.set("ratio", json!(ratio));
+            let ratio = if metric.is_more_better { value / peer_value } else { peer_value / value };
+            row.set("peer", json!(name));
+            row.set("peer_value", json!(peer_value));
+            row.set("ratio", json!(ratio));
         }
-        self
+        row
     }
+}
 
+impl PaperRow<Point> {
+    /// A row of the benchmark `benchmark`: with its overhead, and beside its own peer or the published number.
+    pub(super) fn measured(
+        benchmark: &str,
+        name: String,
+        point: &Point,
+        provenance: Provenance,
+        taken: &Measurement,
+    ) -> PaperRow<Point> {
+        let beside = taken.peer.map(|(name, value)| Published { name: name.to_owned(), value });
+        let peer = beside.or_else(|| published(benchmark, point, taken.metric));
+        let mut row = PaperRow::taken(name, point, provenance, taken, peer);
+        row.set("overhead", json!(taken.overhead));
+        row
+    }
+}
+
+impl<P> PaperRow<P> {
     fn set(&mut self, column: &str, value: Value) {
         self.0.insert(column.to_owned(), value);
     }
@@ -131,24 +99,10 @@ impl<S> PaperRow<S> {
     }
 }
 
-impl<S: Space> CsvRow for PaperRow<S> {
+impl<P: Columns> CsvRow for PaperRow<P> {
     fn columns() -> Vec<&'static str> {
-        let own = ["figure"].into_iter().chain(S::columns()).chain(["overhead", "note"]);
+        let own = ["figure"].into_iter().chain(P::COLUMNS.iter().copied()).chain(["overhead", "note"]);
         Row::COLUMNS.into_iter().chain(own).collect()
-    }
-
-    fn fields(&self) -> Vec<String> {
-        let field = |column| match self.0.get(column) {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            // JSON has `1e3` and `2.0` where CSV has `1000` and `2`.
-            Some(Value::Number(number)) => match number.as_u64() {
-                Some(whole) => whole.to_string(),
-                None => number.as_f64().map_or(String::new(), |number| number.to_string()),
-            },
-            Some(other) => other.to_string(),
-        };
-        Self::columns().into_iter().map(field).collect()
     }
 }
 
@@ -164,22 +118,21 @@ mod tests {
 
     #[test]
     fn a_row_with_a_published_peer() {
-        let metric = Metric::Throughput;
+        let metric = Metric::THROUGHPUT;
         let gib = f64::from(1 << 30);
         let values = vec![15.0 * gib, 45.0 * gib, 20.0 * gib];
         let taken = Measurement { metric, values, note: None, peer: None, overhead: Some(0.001) };
-        let row =
-            PaperRow::taken("submit", |_| "submit_x".to_owned(), &point(), Provenance::Emulated, &taken);
+        let row = PaperRow::measured("submit", "submit_x".to_owned(), &point(), Provenance::Emulated, &taken);
         let expected = "submit_x|21474836480|bytes/s|emulated|3|16106127360|48318382080|\
                         published (Fürst 2024, F021)|32212254720|0.6666666666666666|||throughput|shared|copy|\
                         1073741824|1|1|1|1||||||touched||||0.001|";
         assert_eq!(row.fields().join("|"), expected);
-        assert_eq!(PaperRow::<Copies>::columns().len(), 12 + 1 + 16 + 2);
+        assert_eq!(PaperRow::<Point>::columns().len(), 12 + 1 + 16 + 2);
         // A measured peer has precedence; for a latency less is better.
         let beside = Some(("alone", 2.0));
         let taken =
-            Measurement { metric: Metric::Load, values: vec![4.0], note: None, peer: beside, overhead: None };
-        let row = PaperRow::taken("pollution", |_| "x".to_owned(), &point(), Provenance::Measured, &taken);
+            Measurement { metric: Metric::LOAD, values: vec![4.0], note: None, peer: beside, overhead: None };
+        let row = PaperRow::measured("pollution", "x".to_owned(), &point(), Provenance::Measured, &taken);
         assert_eq!((row.text("peer"), row.number("ratio")), ("alone", Some(0.5)));
     }
 
@@ -187,22 +140,22 @@ mod tests {
     fn a_row_survives_json() {
         let note = Some("a".to_owned());
         let taken =
-            Measurement { metric: Metric::Latency, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
-        let row = PaperRow::taken("latency", |_| "x".to_owned(), &point(), Provenance::Measured, &taken);
+            Measurement { metric: Metric::LATENCY, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
+        let row = PaperRow::measured("latency", "x".to_owned(), &point(), Provenance::Measured, &taken);
         let expected = row.fields();
         let json = serde_json::to_string(&row).unwrap();
-        let read: PaperRow = serde_json::from_str(&json).unwrap();
+        let read: PaperRow<Point> = serde_json::from_str(&json).unwrap();
         assert_eq!(read.fields(), expected);
     }
 
     #[test]
     fn a_row_without_a_value_has_a_reason() {
-        let row = PaperRow::missing(
+        let row = PaperRow::new(
             "x".to_owned(),
             &point(),
-            Metric::Latency,
+            Metric::LATENCY,
             Provenance::Measured,
-            "no queue, sorry",
+            Some("no queue, sorry"),
         );
         let fields = row.fields();
         assert_eq!(fields[..7], ["x", "", "ns", "measured", "0", "", ""]);

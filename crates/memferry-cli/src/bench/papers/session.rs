@@ -3,18 +3,22 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use memferry::topology::Machine;
-use memferry_bench::harness::Record;
+use memferry_bench::harness::{Provenance, Record};
+use memferry_bench::papers::{Columns, Metric, Skipped};
+use memferry_query::load::Progress as _;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::options::read;
-use super::row::{PaperRow, Space};
+use super::options::{On, read};
+use super::row::PaperRow;
 use super::text;
 use super::unfinished::Unfinished;
 use crate::bench::{Keep, start_record};
 use crate::output;
+use crate::progress::Bar;
 
 /// Arguments of all papers' benchmarks besides their own options.
 #[derive(Debug, clap::Args)]
@@ -31,46 +35,56 @@ pub(super) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Options `given` on the command line; `or` adds those of the file.
+    /// Options `given` on the command line, and those of the file for the missing ones.
     ///
     /// # Errors
     /// As [`read`].
-    pub(super) fn options<O: Clone + DeserializeOwned>(
-        &self,
-        given: &O,
-        or: impl Fn(O, O) -> O,
-        benchmark: &str,
-    ) -> Result<O> {
-        Ok(match &self.file {
-            Some(file) => or(given.clone(), read(file, benchmark)?),
-            None => given.clone(),
-        })
+    pub(super) fn options<O>(&self, given: &O, benchmark: &str) -> Result<O>
+    where
+        O: Clone + Serialize + DeserializeOwned,
+    {
+        match &self.file {
+            Some(file) => or(given, &read(file, benchmark)?),
+            None => Ok(given.clone()),
+        }
     }
 }
 
+/// The options `given`; `others` for the missing ones.
+pub(super) fn or<O: Serialize + DeserializeOwned>(given: &O, others: &O) -> Result<O> {
+    let mut options = json!(others);
+    if let Value::Object(given) = json!(given) {
+        let is_given = |value: &Value| !value.is_null() && *value != json!(false);
+        for (option, value) in given.into_iter().filter(|(_, value)| is_given(value)) {
+            options[option] = value;
+        }
+    }
+    Ok(serde_json::from_value(options)?)
+}
+
 /// The record, and the file of its rows until it is complete.
-pub(super) struct Session<'a, S> {
-    pub(super) record: Record<PaperRow<S>>,
+pub(super) struct Session<'a, P> {
+    record: Record<PaperRow<P>>,
     name: String,
     directory: Option<&'a Path>,
     unfinished: Option<Unfinished>,
 }
 
-impl<'a, S: Space> Session<'a, S> {
-    /// Starts a record of the benchmark `bench` under that name and `suffix`, or continues one.
+impl<'a, P: Columns> Session<'a, P> {
+    /// Starts a record of the benchmark `bench` on this backend, or continues one.
     ///
     /// # Errors
     /// The record cannot be written, or there is an unfinished run with other options or of another version.
     pub(super) fn begin(
         bench: &'static str,
-        suffix: &str,
+        on: On,
         machine: Machine,
         options: Value,
         (run, is_quick): (&'a RunArguments, bool),
-    ) -> Result<Session<'a, S>> {
+    ) -> Result<Session<'a, P>> {
         let directory = run.keep.directory(is_quick)?;
-        let mut record: Record<PaperRow<S>> = start_record(bench, machine, 0, options);
-        let name = format!("{bench}{suffix}");
+        let mut record: Record<PaperRow<P>> = start_record(bench, machine, 0, options);
+        let name = format!("{bench}{}", on.suffix());
         let unfinished = directory.map(|directory| Unfinished::of(&record, &name, directory));
         if let Some(unfinished) = &unfinished
             && !run.restart
@@ -82,23 +96,50 @@ impl<'a, S: Space> Session<'a, S> {
     }
 
     /// The row of this name, if it exists.
-    pub(super) fn row(&self, name: &str) -> Option<&PaperRow<S>> {
+    pub(super) fn row(&self, name: &str) -> Option<&PaperRow<P>> {
         self.record.rows.iter().find(|row| row.name() == name)
     }
 
     /// Adds and saves the rows of one point.
-    pub(super) fn add(&mut self, rows: impl IntoIterator<Item = PaperRow<S>>) -> Result<()> {
+    pub(super) fn add(&mut self, rows: impl IntoIterator<Item = PaperRow<P>>) -> Result<()> {
         self.record.rows.extend(rows);
         self.unfinished.as_ref().map_or(Ok(()), |unfinished| unfinished.keep(&self.record))
     }
 
-    /// The context of an error that ends the run.
-    pub(super) fn cannot_go_on(&self, row: &str) -> String {
-        let kept = match &self.unfinished {
-            Some(_) => "; earlier rows are kept, and the same command continues from there",
-            None => "",
-        };
-        format!("{row} cannot be run{kept}")
+    /// Runs the points that have no row of the metric `main`; `rows` returns the rows of a point.
+    ///
+    /// # Errors
+    /// A point fails. The rows of earlier points are saved.
+    pub(super) fn run(
+        &mut self,
+        (what, points): (&'static str, &[P]),
+        main: Metric,
+        name: impl Fn(&P, Metric) -> String,
+        provenance: impl Fn(&P) -> Provenance,
+        rows: impl Fn(&Session<'_, P>, &P) -> Result<Vec<PaperRow<P>>, Skipped>,
+    ) -> Result<()> {
+        let bar = Bar::of(what, points.len());
+        for point in points {
+            bar.advance(1);
+            let name = name(point, main);
+            if self.row(&name).is_some() {
+                continue;
+            }
+            match rows(self, point) {
+                Ok(rows) => self.add(rows)?,
+                Err(Skipped::Cannot(why)) => {
+                    self.add([PaperRow::new(name, point, main, provenance(point), Some(&why))])?;
+                }
+                Err(Skipped::Failed(error)) => {
+                    let kept = match &self.unfinished {
+                        Some(_) => "; earlier rows are kept, and the same command continues from there",
+                        None => "",
+                    };
+                    return Err(anyhow!(error)).with_context(|| format!("{name} cannot be run{kept}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes and prints the record.

@@ -8,12 +8,12 @@ use memferry::topology::NodeId;
 use memferry_bench::dsa::load::LoadOperation;
 use serde::de::value::{Error as WordError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::usage;
 
 /// One value of an axis, not yet parsed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Word(String);
 
 impl FromStr for Word {
@@ -61,8 +61,8 @@ pub(super) fn named<T: DeserializeOwned>(word: &str) -> Result<T, String> {
 }
 
 pub(super) fn operation(word: &str) -> Result<LoadOperation, String> {
-    let found = LoadOperation::ALL.into_iter().find(|work| work.name() == word);
-    found.ok_or_else(|| format!("there are {}", LoadOperation::ALL.map(LoadOperation::name).join(", ")))
+    let found = LoadOperation::ALL.into_iter().find(|work| work.to_string() == word);
+    found.ok_or_else(|| format!("there are {}", LoadOperation::ALL.map(|work| work.to_string()).join(", ")))
 }
 
 pub(super) fn route(word: &str) -> Result<Option<Route>, String> {

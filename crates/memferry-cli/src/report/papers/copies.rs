@@ -49,12 +49,9 @@ impl Papers {
                 figure.points.push(Point::new(name, Provenance::Modelled, bytes.to_string(), rate));
             }
         }
-        let limit = self.published.get("F021");
-        figure.points.extend(limit.map(|rate| Point::rule("limit of a device", Provenance::Published, rate)));
+        figure.published_rule("limit of a device", self.published.get("F021"));
         let enough = self.published.get("F017").map(|mib| mib * (1 << 20) as f64);
-        figure.points.extend(
-            enough.map(|bytes| Point::upright_rule("recommended least size", Provenance::Published, bytes)),
-        );
+        figure.published_upright_rule("recommended least size", enough);
         Ok(figure)
     }
 
@@ -73,8 +70,7 @@ impl Papers {
                 figure.points.push(Point::new(name, Provenance::Modelled, threads.to_string(), rate));
             }
         }
-        let limit = self.published.get("F021");
-        figure.points.extend(limit.map(|rate| Point::rule("limit of a device", Provenance::Published, rate)));
+        figure.published_rule("limit of a device", self.published.get("F021"));
         Ok(figure)
     }
 
@@ -99,7 +95,7 @@ impl Papers {
         let (peak, theory) = (self.published.get("F048"), self.published.get("F036"));
         if let (Some(peak), Some(theory)) = (peak, theory) {
             figure.points.push(Point::new("all", Provenance::Published, "15", peak).between(peak, theory));
-            figure.points.push(Point::rule("DDR in theory", Provenance::Published, theory));
+            figure.published_rule("DDR in theory", Some(theory));
         }
         Ok(figure)
     }
@@ -129,8 +125,7 @@ impl Papers {
             ));
         }
         figure.points.extend(self.published.dot("F038", "mean of four nodes", "1"));
-        let peak = self.published.get("F048");
-        figure.points.extend(peak.map(|rate| Point::rule("peak to a node", Provenance::Published, rate)));
+        figure.published_rule("peak to a node", self.published.get("F048"));
         Ok(figure)
     }
 
@@ -141,15 +136,10 @@ impl Papers {
                         which the device is faster, waited for and kept busy, which were calibrated on, and its \
                         limit."
             .to_owned();
-        let even = |row, name: &str, unit| {
-            let size = self.published.get(row)?;
-            Some(Point::upright_rule(name, Provenance::Published, size * unit))
-        };
-        figure.points.extend(even("K030", "break-even, kept busy", 1.0));
-        figure.points.extend(even("K029", "break-even, waited for", 1024.0));
-        figure
-            .points
-            .extend(self.published.get("K032").map(|rate| Point::rule("limit", Provenance::Published, rate)));
+        let even = |row, unit: f64| self.published.get(row).map(|size| size * unit);
+        figure.published_upright_rule("break-even, kept busy", even("K030", 1.0));
+        figure.published_upright_rule("break-even, waited for", even("K029", 1024.0));
+        figure.published_rule("limit", self.published.get("K032"));
         Ok(figure)
     }
 
@@ -168,9 +158,7 @@ impl Papers {
                 figure.points.push(Point::new(name, Provenance::Modelled, bytes.to_string(), rate));
             }
         }
-        figure
-            .points
-            .extend(self.published.get("K032").map(|rate| Point::rule("limit", Provenance::Published, rate)));
+        figure.published_rule("limit", self.published.get("K032"));
         Ok(figure)
     }
 }

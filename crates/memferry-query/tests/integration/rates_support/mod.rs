@@ -1,4 +1,4 @@
-//! A machine of which it is known what pays.
+//! A machine with known rates, so that the model can decide.
 
 /// The profile of two tiers with made-up rates: the filter computes as fast as 8 GB/s a core, which leaves DRAM time for
 /// copies by a device.

@@ -5,7 +5,7 @@ use super::super::work::BYTE;
 use super::*;
 use crate::dsa::device;
 
-/// Bytes that begin with a page.
+/// Bytes that start on a page.
 struct Paged(Vec<u8>, usize, usize);
 
 impl Paged {
@@ -33,7 +33,7 @@ fn load(work: LoadOperation, batch: u32) -> Load {
     Load { work, size_bytes: 4096, batch, depth: 2, repetitions: 5, pages: PageState::Touched }
 }
 
-/// Every operation, on cores and through a queue: as often as it says, and with its effect.
+/// Every operation runs on cores and through a queue, as often as requested and with its effect.
 #[test]
 fn all_operations_everywhere() {
     let emulator = device::emulated().unwrap();
@@ -58,7 +58,7 @@ fn all_operations_everywhere() {
     }
 }
 
-/// One at a time is made anew for each submission, and its phases are within the time that it takes.
+/// With one submission at a time descriptors are made anew, and the phases are within the elapsed time.
 #[test]
 fn phases_of_a_submission() {
     let emulator = device::emulated().unwrap();
@@ -102,7 +102,7 @@ fn targets_go_where_they_should() {
     assert!(matches!(threads(vec![wrong], 1), Err(LoadError::Load(_))));
 }
 
-/// Stops at pages that count as absent, goes on after each, and all of it arrives, in a part of its own each.
+/// The device stops at absent pages and resumes after each; every copy arrives in its own part.
 #[test]
 fn copies_to_absent_pages_arrive() {
     let nasty = FaultPlan { page_faults_per_mille: 500, ..FaultPlan::none() };
@@ -141,7 +141,7 @@ fn data_is_flushed_unless_it_is_to_be_cached() {
     assert_eq!(of(false, false, true), [Flushed; 3]);
     assert_eq!(of(true, false, false), [Read, Flushed, Flushed]);
     assert_eq!(of(false, true, true), [Flushed, Read, Read]);
-    // It is the device that brings its target into a cache.
+    // The device writes its target to a cache.
     assert_eq!(of(true, true, false), [Read, Flushed, Flushed]);
     assert_eq!(before(PageState::AbsentResume, Placed::default(), false), [Flushed, Left, Flushed]);
 }

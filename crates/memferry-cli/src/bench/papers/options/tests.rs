@@ -1,5 +1,7 @@
-use memferry_bench::papers::benchmark;
+use memferry::topology::NodeId;
+use memferry_bench::papers::{Data, benchmark};
 
+use super::super::session::or;
 use super::*;
 
 fn options(toml: &str) -> Options {
@@ -17,7 +19,7 @@ fn the_command_line_comes_before_the_file() {
         "sizes = ['1 MiB']\nroutes = ['none', 'push-pull']\ntargets = ['any', 8]\ndata = ['cached']\n\
                         priorities = ['any', '15-1']\nread-buffers = ['96-4']",
     );
-    let both = line.or(file);
+    let both = or(&line, &file).unwrap();
     let axes = axes(&both).unwrap();
     assert_eq!((axes.sizes_bytes, axes.batches), (vec![1 << 20], vec![8]));
     assert_eq!(axes.routes, [None, Some(Route::PushPull)]);
@@ -56,8 +58,8 @@ fn nothing_of_the_file_comes_before_the_command_line() {
         let [line, file] = [line, file].map(|value| options(&format!("{key} = {value}")));
         let (own, others) = (record(line.clone()), record(file.clone()));
         assert_ne!(own, others, "{key}");
-        assert_eq!(record(line.or(file.clone())), own, "{key}");
-        assert_eq!(record(Options::default().or(file)), others, "{key}");
+        assert_eq!(record(or(&line, &file).unwrap()), own, "{key}");
+        assert_eq!(record(or(&Options::default(), &file).unwrap()), others, "{key}");
     }
 }
 
