@@ -5,4 +5,3 @@
 mod common;
 mod linking;
 mod preload;
-mod sharing;

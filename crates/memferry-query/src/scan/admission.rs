@@ -146,7 +146,7 @@ impl TieredScanExec {
             Ok(advice) => advised(node, &advice, &cost_query, self.share_of_partition()),
             Err(error @ ModelError::Unknown { .. }) => {
                 let remedy = match tiers.machine().is_this_machine() {
-                    true => " (`memferry calibrate` measures this machine)",
+                    true => " (`memferry calibrate --out FILE` measures it, for `--calibration FILE`)",
                     false => "",
                 };
                 reuse(format!("the gain of copies to node {node} is unknown: {error}{remedy}"))

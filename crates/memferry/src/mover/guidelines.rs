@@ -2,7 +2,7 @@
 //!
 //! | | advice | here |
 //! |---|---|---|
-//! | G1 | contiguous ranges as one large descriptor, others in batches of 4 to 8 | [`coalesce`], [`batch_len`](memferry_dsa::internals::driver::batch_len)(memferry_dsa::internals::driver::batch_len) |
+//! | G1 | contiguous ranges as one large descriptor, others in batches of 4 to 8 | [`coalesce`], [`batch_len`](memferry_dsa::internals::driver::batch_len) |
 //! | G2 | asynchronously, up to the depth of the queue; below a size the CPU is faster | [`depth`](memferry_dsa::internals::driver::depth), [`Guidelines::offload_bytes_min`] |
 //! | G3 | data that is read at once into the last-level cache, other data into memory | [`Guidelines::into_cache`] |
 //! | G4 | between memories of different kinds devices lose least | devices are asked first, [`Route`](super::Route) |

@@ -1,6 +1,7 @@
 //! The contract of engines: [`Engine`] takes a [`RawRequest`] and finishes it once.
 //!
-//! Every engine runs the conformance suite `tests/engines.rs`.
+//! All engines pass the conformance suite `tests/integration/engines.rs`: a new one is an entry in its `calm_subjects`.
+//! `docs/common-changes.md` names the other files of a new engine.
 
 mod cpu;
 mod dsa;
@@ -25,8 +26,15 @@ pub use dsa::{DsaEngine, DsaOptions};
 
 /// An executor of copies.
 ///
-/// An engine finishes every request that [`submit`](Engine::submit) accepts exactly once, in any order, on any thread.
-/// Dropping an engine finishes the accepted requests first. `submit` never blocks.
+/// The contract:
+///
+/// 1. An engine finishes every request that [`submit`](Engine::submit) accepts exactly once, in any order, on any thread.
+/// 2. `submit` never blocks. It hands back what it does not accept, unchanged.
+/// 3. Dropping an engine finishes the accepted requests first.
+/// 4. A request whose memory a device may still write ends with an error that [keeps its
+///    buffers](crate::mover::CopyError::buffers_are_lost).
+/// 5. A forked child has none of the parent's threads. There the engine is [gone](Refusal::Gone), or starts its own.
+/// 6. [`stats`](Engine::stats) adds up: accepted requests are finished, failed or in progress.
 ///
 /// The trait is safe to implement, because memory safety does not depend on it. An engine that finishes a copy without
 /// making it leaves wrong bytes in initialised buffers. If an engine hands back another request than it got, the mover

@@ -16,11 +16,9 @@ use crate::moment::Moment;
 use crate::mover::error::CopyError;
 use crate::route::Route;
 
-/// A copy as engines see it: two addresses, a size and a callback.
-///
-/// Or another operation ([`is_operation`](RawRequest::is_operation)), for engines that
-/// [support](crate::mover::Engine::supports) it. Such a request has no addresses; only the mover's own engines can
-/// execute it.
+/// A request as engines see it: a copy with two addresses, a size and a callback, or another operation
+/// ([`is_operation`](RawRequest::is_operation)) for engines that [support](crate::mover::Engine::supports) it. An operation
+/// has no addresses, and only engines of this crate can execute it.
 ///
 /// The type ensures exactly one completion: [`finish`](RawRequest::finish) consumes the request, and dropping an
 /// unfinished one completes it with [`CopyError::Abandoned`].

@@ -320,7 +320,7 @@ impl Scheduler {
         let offloads = opcode == Opcode::Noop || self.guidelines.offloads(copy.size_bytes());
         let order = (0..engines.len()).map(move |step| (first + step) % engines.len());
         let should = move |&index: &usize| {
-            engines[index].supports(opcode) && (offloads || engines[index].kind() != EngineKind::Dsa)
+            engines[index].supports(opcode) && (offloads || engines[index].kind() == EngineKind::Cpu)
         };
         order.filter(should).map(move |index| range.start + index)
     }

@@ -1,7 +1,11 @@
 //! Two processes share a device by queues, thresholds and priorities, as on silicon.
 //!
 //! The modelled time of a copy is long compared with all other work of this machine. The tests compare the order in
-//! which the device starts descriptors, from the trace; latencies follow from it.
+//! which the device starts descriptors, from the trace; latencies follow from it. A program of its own, since other tests would
+//! delay a process between reading the clock and submitting.
+
+#[path = "integration/common/mod.rs"]
+mod common;
 
 use memferry_bench::dsa::sharing::{self, ProcessLoad};
 use memferry_dsa::WorkQueueInfo;
@@ -9,7 +13,7 @@ use memferry_dsa_emulator::shared::Options;
 use memferry_dsa_emulator::{DeviceCosts, shared_queue};
 use serde_json::Value;
 
-use crate::common::{Machine, contends};
+use common::{Machine, contends};
 
 /// How long a descriptor occupies an engine.
 const OCCUPANCY_NS: u64 = 3_000_000;
