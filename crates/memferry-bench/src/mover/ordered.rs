@@ -32,6 +32,7 @@ const COPYING_PART: f64 = 0.3;
 const PROFILE: &str = "spr-56c";
 
 type Packet = (Vec<u8>, Vec<u8>);
+type CopiedPacket = Result<(Vec<u8>, Vec<u8>, CopyReport), OperationError<Packet>>;
 type Pipeline = Ordered<Vec<u8>, Vec<u8>>;
 
 /// `ordered_512B`, modelled: nanoseconds of a core per packet through an [`Ordered`] pipeline, beside a copy by the core.
@@ -129,15 +130,13 @@ pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
     let mut failure: Option<CopyError> = None;
     let ours = || {
         let begin = Instant::now();
-        let mut keep =
-            |copied: Result<(Vec<u8>, Vec<u8>, CopyReport), OperationError<(Vec<u8>, Vec<u8>)>>,
-             free: &mut Vec<Packet>| match copied {
-                Ok((source, target, _)) => free.push((source, target)),
-                Err(error) => {
-                    failure = Some(error.error);
-                    free.push(packet(0));
-                }
-            };
+        let mut keep = |copied: CopiedPacket, free: &mut Vec<Packet>| match copied {
+            Ok((source, target, _)) => free.push((source, target)),
+            Err(error) => {
+                failure = Some(error.error);
+                free.push(packet(0));
+            }
+        };
         for _ in 0..bursts_count {
             while let Some(copied) = pipeline.retire() {
                 keep(copied, &mut free);
