@@ -45,7 +45,14 @@ const LEAKED_ON_PURPOSE: &[&str] = &[
     "a_lost_descriptor_of_a_busy_queue_is_found",
     "an_engine_that_is_asked_all_the_same_copies_by_cpu",
     "panicking_payloads_are_contained",
+    "a_dropped_driver_leaks_what_devices_have",
+    "items_that_were_handed_out_are_waited_for",
+    "members_without_a_record",
+    DRIVER_RECORDS,
 ];
+
+/// The source file of the records of a driver, which it never frees if a silent device may still write them.
+pub(crate) const DRIVER_RECORDS: &str = "memferry-dsa/src/driver/queues.rs";
 
 const RUNS: &[Tests] = &[
     Tests { package: "memferry", targets: &["--lib"], arguments: &["cache::", "mover::", "memory::"] },
@@ -54,16 +61,17 @@ const RUNS: &[Tests] = &[
         targets: &["--test", "integration"],
         arguments: &["cache_", "mover", "ordered::", "engines::", "--skip", "children_"],
     },
+    Tests { package: "memferry-dsa", targets: &["--lib"], arguments: &[] },
     Tests {
         package: "memferry-dsa",
-        targets: &["--lib", "--test", "client", "--test", "driver"],
-        arguments: &[],
+        targets: &["--test", "integration"],
+        arguments: &["client::", "driver::"],
     },
     Tests { package: "memferry-dsa-emulator", targets: &["--lib"], arguments: &[] },
     Tests {
         package: "memferry-dsa-emulator",
         targets: &["--test", "integration"],
-        arguments: &["batch::", "operations::"],
+        arguments: &["batch::", "operations::", "random::"],
     },
     Tests {
         package: "memferry-bench",
@@ -107,6 +115,10 @@ mod tests {
     fn names_of_leaks_are_in_the_sources() {
         let sources = shell::root().join("crates");
         for name in LEAKED_ON_PURPOSE {
+            if name.ends_with(".rs") {
+                assert!(sources.join(name).is_file(), "there is no {name}");
+                continue;
+            }
             let name = name.rsplit("::").next().unwrap_or(name);
             let mut command = std::process::Command::new("grep");
             let found =

@@ -5,14 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::asan::DRIVER_RECORDS;
 use crate::sanitizer::Sanitizer;
 use crate::shell::{self, Failure, nightly, root, target_directory};
 
 /// Seconds per target that CONTRIBUTING.md asks for after a change of fuzzed code.
 const SECONDS: &str = "120";
-
-/// Source files whose allocations leak on purpose: a driver never frees the records that a silent device may still write.
-const LEAKED_ON_PURPOSE: &[&str] = &["memferry-dsa/src/driver/queues.rs"];
 
 /// Runs one target, or every target if `target` is `all`, also after a failure.
 ///
@@ -28,8 +26,7 @@ pub(crate) fn run(target: &str, seconds: Option<&str>) -> Result<(), Failure> {
         return Err(Failure(format!("no fuzz target is called {target:?}; choose all, {}", all.join(", "))));
     }
     let kept = shell::cache("fuzz")?;
-    let lines: Vec<String> = LEAKED_ON_PURPOSE.iter().map(|file| format!("leak:{file}")).collect();
-    let suppressions = Sanitizer::suppressions("fuzz", &lines)?;
+    let suppressions = Sanitizer::suppressions("fuzz", &[format!("leak:{DRIVER_RECORDS}")])?;
     let failed: Vec<String> = chosen
         .iter()
         .filter_map(|target| run_one(target, seconds, &kept, &suppressions).err())
