@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A switch looks at each packet's header and leaves the copying to a device. Packets may overtake each other inside of
-//! it, and must not in the guest: they leave the pipeline in the order in which they came. The device here is emulated
-//! and nasty: late, out of order, full, faulting.
+//! it, and must not in the guest: they leave the pipeline in the order in which they came. The device here is emulated:
+//! late, out of order, full and faulting.
 
 use std::error::Error;
 use std::sync::Arc;

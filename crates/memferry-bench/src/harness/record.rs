@@ -1,7 +1,8 @@
 //! Records: one JSON object, and the same rows as CSV beside it.
 //!
-//! Plots are drawn from `results/<machine>/<date>-<bench>.csv`. `<date>-<bench>.json` names the machine, the commit and
-//! the options. A second run on the same day replaces the first. See results/README.md.
+//! `results/<machine>/<date>-<bench>.json` names the machine, the commit and the options; the report reads it. The CSV beside
+//! it is for other plots. A second run on the same day replaces the first. See results/README.md, and
+//! docs/common-changes.md for a new field.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};

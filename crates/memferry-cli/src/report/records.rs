@@ -23,7 +23,7 @@ pub(super) struct Record {
     pub(super) rows: Vec<Row>,
 }
 
-/// A row; fields that a benchmark does not have are `None`, and unknown fields are ignored.
+/// A row; fields that a benchmark does not have are `None`, and columns without a field are in `point`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Row {

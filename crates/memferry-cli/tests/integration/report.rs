@@ -175,7 +175,7 @@ fn dark_and_printed() {
     let light_colours = ("rgb(255, 255, 255)", "rgb(23, 32, 43)");
     let on_screen = seen(1200, light, "").unwrap();
     assert_eq!((&*on_screen.paper, &*on_screen.ink), light_colours);
-    // A4 without its margins, for somebody whose screen is dark.
+    // A4 without its margins, for a reader with a dark screen.
     let printed = seen(718, dark, ON_PAPER).unwrap();
     assert_eq!((&*printed.paper, &*printed.ink), light_colours);
     assert!(printed.width <= printed.room && printed.cut == 0 && printed.is_open, "{printed:?}");

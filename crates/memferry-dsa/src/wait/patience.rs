@@ -32,7 +32,7 @@ const RATE_MIN_BYTES_PER_NS: u64 = 1;
 /// that this process did not run, or its machine was suspended, and that the device may have stood still as well.
 const ATTENDED_MAX: Duration = Duration::from_millis(100);
 
-/// Time that somebody has attended to devices, in which the age of descriptors is counted.
+/// Time in which a thread has attended to devices. The age of descriptors is counted in it.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct AttendedTime(Duration);
 

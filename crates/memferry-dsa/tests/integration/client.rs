@@ -130,8 +130,9 @@ fn a_device_that_has_gone_is_an_error_once() {
 /// The emulated device dies with a batch in it, whose completions it cannot write.
 #[test]
 fn a_device_that_dies() {
-    let nasty = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
-    let device = Emulator::start(&DeviceConfig::one_dedicated_queue(), nasty).expect("a valid configuration");
+    let fault_plan = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
+    let device =
+        Emulator::start(&DeviceConfig::one_dedicated_queue(), fault_plan).expect("a valid configuration");
     let client = client_of(vec![device.portal(0)]);
     let mut targets = [[0u8; 100]; 3];
     thread::scope(|scope| {
@@ -390,8 +391,9 @@ fn tickets_are_of_their_batch() {
 /// Hardware errors are told, each with its queue; a member's does not spoil the others.
 #[test]
 fn hardware_errors_are_told() {
-    let nasty = FaultPlan { hardware_errors_per_mille: 1000, ..FaultPlan::none() };
-    let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a valid configuration");
+    let fault_plan = FaultPlan { hardware_errors_per_mille: 1000, ..FaultPlan::none() };
+    let device =
+        Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).expect("a valid configuration");
     let client = client_of(vec![device.portal(0)]);
     let error = client.run(Request::fill(1, &mut [0u8; 8]));
     assert!(matches!(error, Err(ClientError::Failed { .. })), "{error:?}");
@@ -417,8 +419,8 @@ fn hardware_errors_are_told() {
 fn many_threads() {
     let queues = vec![shared_queue("wq0.0", 2), dedicated_queue("wq0.1", 2)];
     let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues }]);
-    let nasty = FaultPlan::from_seed(11);
-    let device = Emulator::start(&config, nasty).expect("a valid configuration");
+    let fault_plan = FaultPlan::from_seed(11);
+    let device = Emulator::start(&config, fault_plan).expect("a valid configuration");
     let portals: Vec<_> = (0..2).map(|queue| device.portal(queue)).collect();
     let client = client_of(portals.clone());
     thread::scope(|scope| {
@@ -440,13 +442,13 @@ fn many_threads() {
     assert_eq!(portals[1].counters().in_flight, 0);
 }
 
-/// A device that faults at every page: after so many faults as were asked for, the CPU does the rest, or nobody.
+/// A device faults at every page: after the number of faults in the options, the CPU executes the rest, or the request fails.
 #[test]
 fn the_cpu_after_many_faults() {
-    let nasty = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
+    let fault_plan = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
     for (faults_max, may_use_cpu) in [(0, true), (5, true), (5, false), (1000, false)] {
-        let device =
-            Emulator::start(&DeviceConfig::one_shared_queue(), nasty.clone()).expect("a valid configuration");
+        let device = Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan.clone())
+            .expect("a valid configuration");
         let options = ClientOptions { faults_max, may_use_cpu, ..ClientOptions::default() };
         let client = Client::new(vec![device.portal(0)], options);
         let mut target = vec![0u8; 50 * 4096];
@@ -468,8 +470,9 @@ fn the_cpu_after_many_faults() {
 /// The list of a batch can fault as well: its page is touched, and what was not read is submitted again.
 #[test]
 fn a_fault_in_the_list() {
-    let nasty = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
-    let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a valid configuration");
+    let fault_plan = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
+    let device =
+        Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).expect("a valid configuration");
     let client = client_of(vec![device.portal(0)]);
     let mut batch = Batch::new();
     let noops = [batch.add(Request::noop()), batch.add(Request::noop()), batch.add(Request::noop())];

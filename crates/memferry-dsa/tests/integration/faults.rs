@@ -90,14 +90,14 @@ unsafe impl Portal for AtOnce {
     }
 }
 
-fn client(numbers: Numbers, faults_max: u32, nasty: FaultPlan) -> Client {
+fn client(numbers: Numbers, faults_max: u32, fault_plan: FaultPlan) -> Client {
     let mut config = DeviceConfig::one_shared_queue();
     config.groups[0].queues = vec![WorkQueueInfo { transfer_bytes_max: 1 << 20, ..shared_queue("wq0.0", 8) }];
     // SAFETY: descriptors come from requests, which keep the contract of `Portal::submit`.
     let memory = unsafe { DirectMemory::new() };
     let memory = Holes { memory, numbers, visited: RefCell::default() };
     let info = config.groups[0].queues[0].clone();
-    let run = Deterministic::new(&config, nasty, memory).expect("a valid configuration");
+    let run = Deterministic::new(&config, fault_plan, memory).expect("a valid configuration");
     let portal: Arc<dyn Portal> = Arc::new(AtOnce { run: Mutex::new(run), info });
     Client::new(vec![portal], ClientOptions { faults_max, ..ClientOptions::default() })
 }
@@ -247,8 +247,8 @@ fn run(client: &Client, case: Case) -> (String, Vec<Vec<u8>>) {
     (told, regions.contents())
 }
 
-fn same_as_the_cpu(case: Case, numbers: Numbers, faults_max: u32, nasty: FaultPlan) -> u64 {
-    let faulty = client(numbers, faults_max, nasty);
+fn same_as_the_cpu(case: Case, numbers: Numbers, faults_max: u32, fault_plan: FaultPlan) -> u64 {
+    let faulty = client(numbers, faults_max, fault_plan);
     let found = run(&faulty, case);
     let expected = run(&cpu(), case);
     assert_eq!(found.0, expected.0, "{case:?}, {numbers:?}");
@@ -295,14 +295,14 @@ proptest! {
         per_mille in 0u64..600,
         faults_max in prop_oneof![Just(1000u32), 0u32..6],
     ) {
-        let nasty = FaultPlan {
+        let fault_plan = FaultPlan {
             page_faults_per_mille: 0,
             retries_per_mille: 0,
             work_ahead_per_mille: 0,
             ..FaultPlan::from_seed(salt)
         };
         let case = Case { operation, size, offsets, salt };
-        same_as_the_cpu(case, Numbers { first, per_mille }, faults_max, nasty);
+        same_as_the_cpu(case, Numbers { first, per_mille }, faults_max, fault_plan);
     }
 
     /// Chains of dependent members: each copies what the one before wrote, behind a fence, or by itself.
@@ -314,8 +314,8 @@ proptest! {
         first: u64,
         faults_max in prop_oneof![Just(1000u32), 0u32..6],
     ) {
-        let nasty = FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(salt) };
-        let (faulty, cpu) = (client(Numbers { first, per_mille: 300 }, faults_max, nasty), cpu());
+        let fault_plan = FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(salt) };
+        let (faulty, cpu) = (client(Numbers { first, per_mille: 300 }, faults_max, fault_plan), cpu());
         let run = |client: &Client| {
             let mut memory = vec![salt as u8; 9000 * (sizes.len() + 1)];
             memory[..9000].iter_mut().enumerate().for_each(|(at, byte)| *byte ^= (at * at) as u8);

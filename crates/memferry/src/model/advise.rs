@@ -122,7 +122,7 @@ impl Advice {
 /// can: copying the rest would compete with reading it.
 ///
 /// # Errors
-/// [`ModelError::Unknown`] if the machine does not tell the rate of a memory or of whoever would copy: then there is
+/// [`ModelError::Unknown`] if the rate of a memory, or of the cores or devices that would copy, is unknown: then there is
 /// no advice, and not copying is the safe choice. [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario).
 pub fn advise(machine: &Machine, plan: &Plan) -> Result<Advice, ModelError> {
     let hardware = Hardware { thread_skew: 0.0, ..Hardware::of(machine)? };
@@ -215,7 +215,7 @@ impl Advisor<'_> {
         let is_near = |memory: usize| self.machine.nodes()[memory].cpu_node == self.plan.cpus;
         let considered = match self.plan.near {
             Some(node) => {
-                // Without its rate nobody can say whether it is faster.
+                // Without its rate it is unknown whether it is faster.
                 let memory = self.hardware.position(node)?;
                 self.hardware.read_rate(cpus, memory)?;
                 memory..memory + 1

@@ -1,5 +1,5 @@
-//! The deadlocks that a cache of this kind has had, as ordinary tests: none of them may hang, whoever comes first,
-//! fails, panics or goes away. The same names are model-checked in the crate itself.
+//! The deadlocks that a cache of this kind has had, as ordinary tests: none of them may hang, in any order of threads, and
+//! if one fails, panics or ends. Loom models of the same names are in the crate itself.
 //!
 //! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
 //! 2024, sections 5.1.3 and 5.1.4.

@@ -1,10 +1,10 @@
 //! The cache with less room than is asked for, against a naive model of two nodes.
 //!
-//! The model does not know which entry leaves when room is needed, only that one does that may: near, not held, and of that
-//! node. It finds out which when it next asks for it, and until then keeps count. What it checks after each step, by
-//! the numbers of ARCHITECTURE.md's promises: an absent range costs one submission, whoever asked (2); bytes are right
-//! (4); sums add up (5); memory of a copy in flight is nobody else's, whatever is dropped (6); budgets are kept, and
-//! used before anybody is refused (7).
+//! The model does not know which entry is evicted when room is needed, only that it is near, not held, and of that node. It
+//! learns which at the next access, and counts until then. After each step it checks, by the numbers of ARCHITECTURE.md's
+//! promises: an absent range costs one submission, for any number of callers (2); bytes are right (4); sums add up (5);
+//! memory of a copy in flight is not used again, whatever is dropped (6); budgets are kept, and used up before an access is
+//! refused (7).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -120,7 +120,7 @@ struct Model {
     flights: Vec<usize>,
     /// Of each node: how many of those that may leave have left.
     left: [usize; 2],
-    /// Of each node: blocks that nobody will ever use again.
+    /// Of each node: blocks that are never used again.
     leaked: [usize; 2],
     /// Seeds of regions whose source is leaked.
     leaked_sources: BTreeSet<u64>,

@@ -138,7 +138,7 @@ fn drafts_are_changed_near_and_written_back_unless_outdated() {
     assert_adds_up(&cache.stats());
 }
 
-/// A value that is told where its next version has to be, and finds no room where that is unknown.
+/// A value that gets the place of its next version, and finds no room at an unknown one.
 #[derive(Debug)]
 struct Told {
     bytes: Vec<u8>,
@@ -213,7 +213,7 @@ fn a_draft_survives_a_copy_that_fails() {
         assert_eq!(while_copying(&engine, || draft.write_back().unwrap(), Held::finish), 1);
         assert_eq!((data.read()[5], cache.stats().nodes[0].used_bytes), (6, 0));
 
-        // Here somebody may still read it.
+        // The device may still read it.
         let draft = while_copying(&engine, || data.draft(NEAR).unwrap(), Held::finish);
         let lost = while_copying(&engine, || draft.write_back().unwrap_err(), fail(CopyError::DeviceLost));
         assert!(matches!(lost, WriteBackError::Lost(CopyError::DeviceLost)), "{lost:?}");
@@ -242,7 +242,7 @@ fn while_copying<R: Send>(
     })
 }
 
-/// Writers add one to every byte; whatever is read, near or not, is all of one version, and versions only grow.
+/// Writers add one to every byte. All bytes of a read, near or not, are of one version, and versions only grow.
 #[test]
 fn nobody_sees_half_a_mutation() {
     let cache = cache(3);

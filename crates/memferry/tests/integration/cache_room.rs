@@ -12,7 +12,7 @@ use memferry_testing::{Needs, skip};
 use crate::cache_support::{HOME, NEAR, PAGE, assert_adds_up, held, machine, pattern};
 use crate::refusing::refusing;
 
-/// A pool may be the program's own: its blocks count against the budget, and are nobody's to evict.
+/// A pool may be the program's own: its blocks count against the budget, and are never evicted.
 #[test]
 fn a_pool_may_be_shared_and_may_refuse() {
     let (_, engine) = held(1);
@@ -152,7 +152,7 @@ fn who_evicts_takes_over_the_pages() {
     assert_eq!((pool.stats().blocks_count, pool.used_bytes()), (0, 0));
 }
 
-/// A kernel that gives no pages: the answer is the source, and nobody leaves for it in vain.
+/// The kernel gives no pages: the answer is the source, and no entry is evicted in vain.
 #[test]
 fn memory_that_is_refused_is_no_room_and_evicts_nobody() {
     const CHUNK: usize = 2 << 20;
@@ -190,7 +190,7 @@ fn a_machine_with_less_memory_than_the_budget_has_no_room() {
     let all_bytes = node.memory_bytes.expect("it was looked at") as usize / PAGE * PAGE;
     let mover = Mover::builder(machine.clone()).build().unwrap();
     let cache = Cache::builder(mover).budget(node.id, all_bytes).build().unwrap();
-    // Addresses without pages: nobody reads them.
+    // Addresses without pages, which no test reads.
     let options = MappingOptions { populate: false, ..MappingOptions::from(Binding::Any) };
     let huge = match Mapping::with(&machine, all_bytes, options) {
         Ok(huge) => cache.register(huge),
@@ -208,8 +208,8 @@ fn a_machine_with_less_memory_than_the_budget_has_no_room() {
     assert_eq!(stats.nodes[0].used_bytes, PAGE);
 }
 
-/// Something forbids membarrier(2) to a thread: what it takes out of the cache stays in memory, because somebody may have
-/// found it before; until somebody needs room who is not forbidden it.
+/// A thread may not call membarrier(2): the entries that it removes stay in memory, because a reader may have found them
+/// before, until a thread that may call it needs room.
 #[test]
 fn without_a_fence_nothing_is_freed() {
     let (cache, engine) = held(1);

@@ -1,4 +1,4 @@
-//! What must hold of the model whatever the numbers are, and advice for plans.
+//! Properties of the model for any numbers, and advice for plans.
 
 use memferry::internals::{Fairness, Hardware, Pipeline};
 use memferry::model::{self, Column, Fetch, ModelError, Plan, Stage};
@@ -118,7 +118,7 @@ fn advice_knows_room_and_says_what_it_does_not_know() {
     let on = Plan { columns: plan(0, 0).columns, ..plan(0, 0) };
     assert!(matches!(model::advise(&two_tiers, &on), Err(ModelError::Unknown { .. })));
     assert!(matches!(model::advise(&xeon_max(), &plan(0, 77)), Err(ModelError::Node { .. })));
-    // Memories are known, and nobody knows how fast somebody would copy.
+    // The rates of memories are known, and the copy rate of a core is not.
     let text = include_str!("../../machines/made-up-two-tiers.json");
     let rates = r#""read_mb_per_s": {"source": "made up", "value": [[40000, 200000], [null, null]]}"#;
     let no_copier = text.replacen(r#""read_mb_per_s": null"#, rates, 1);

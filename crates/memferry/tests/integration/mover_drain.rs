@@ -1,4 +1,4 @@
-//! What a drain waits for: everything before it, whoever has it, and nothing else.
+//! A drain waits for all requests before it, on all engines, and for no others.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

@@ -1,7 +1,7 @@
 //! Copies on queues that have no Memory Move.
 //!
-//! Only operations once looked at the operations of a queue. A copy was submitted to whatever queue had a free slot, and
-//! a queue that is configured without Memory Move failed it with status 0x10.
+//! Once, the operations of a queue were checked for other operations, and not for copies: a copy was submitted to any queue
+//! with a free slot, and a queue without Memory Move failed it with status 0x10.
 
 use std::sync::Arc;
 

@@ -249,7 +249,7 @@ fn wrong_requests_are_refused_and_return_their_buffers() {
     });
     assert_eq!(apart, Invalid::DualcastAlignment);
     assert_eq!(refused(&mover, |_| Request::drain()), Invalid::DrainAsTask);
-    // Cells may be in somebody else's hands while the operation is under way.
+    // Another thread may write the cells while the operation is in flight.
     let cells = refused(&mover, |bytes| Request::fill(0, Cell::from_mut(&mut bytes[..]).as_slice_of_cells()));
     assert_eq!(cells, Invalid::Cells(Opcode::Fill));
     assert_eq!(dsa.stats().accepted, 0, "nothing was submitted");

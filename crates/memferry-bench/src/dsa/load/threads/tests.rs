@@ -105,10 +105,10 @@ fn targets_go_where_they_should() {
 /// The device stops at absent pages and resumes after each; every copy arrives in its own part.
 #[test]
 fn copies_to_absent_pages_arrive() {
-    let nasty = FaultPlan { page_faults_per_mille: 500, ..FaultPlan::none() };
+    let fault_plan = FaultPlan { page_faults_per_mille: 500, ..FaultPlan::none() };
     let queue = WorkQueueInfo { block_on_fault: false, ..shared_queue("wq0.0", 8) };
     let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![queue] }]);
-    let emulator = Emulator::start(&config, nasty).unwrap();
+    let emulator = Emulator::start(&config, fault_plan).unwrap();
     let absent = |pages, executor| {
         let load = Load { pages, size_bytes: 3 * 4096, ..load(LoadOperation::Copy, 1) };
         let mut lane = lane(load, executor);
