@@ -22,7 +22,7 @@ use memferry_dsa::{
 };
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, dedicated_queue, shared_queue};
 
-use crate::fork_support::{alone, in_child};
+use crate::fork_support::{alone, in_child, map_without_children};
 
 /// Linux, with a file in the place of the device.
 struct FileDevice;
@@ -42,12 +42,7 @@ unsafe impl Platform for FileDevice {
         Linux.open(path)
     }
     fn map(&self, file: &File) -> io::Result<NonNull<u8>> {
-        let page = Linux.map(file)?;
-        // SAFETY: the page was just mapped.
-        match unsafe { libc::madvise(page.as_ptr().cast(), 4096, libc::MADV_DONTFORK) } {
-            0 => Ok(page),
-            _ => Err(io::Error::last_os_error()),
-        }
+        map_without_children(file)
     }
     unsafe fn unmap(&self, page: NonNull<u8>) {
         // SAFETY: passed on.

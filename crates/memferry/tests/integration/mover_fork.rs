@@ -29,7 +29,7 @@ use memferry_dsa_emulator::{
     Deterministic, DeviceConfig, DirectMemory, Emulator, FaultPlan, dedicated_queue, shared_queue,
 };
 
-use crate::fork_support::{alone, in_child};
+use crate::fork_support::{alone, in_child, map_without_children};
 
 /// Linux over a file, but for the device, which works in the thread that submits: so there is one in a child, too.
 #[derive(Clone)]
@@ -97,12 +97,7 @@ unsafe impl Platform for Inline {
         Linux.open(path)
     }
     fn map(&self, file: &File) -> io::Result<NonNull<u8>> {
-        let page = Linux.map(file)?;
-        // SAFETY: the page was just mapped.
-        match unsafe { libc::madvise(page.as_ptr().cast(), 4096, libc::MADV_DONTFORK) } {
-            0 => Ok(page),
-            _ => Err(io::Error::last_os_error()),
-        }
+        map_without_children(file)
     }
     unsafe fn unmap(&self, page: NonNull<u8>) {
         // SAFETY: passed on.

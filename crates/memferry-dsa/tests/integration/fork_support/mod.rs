@@ -1,7 +1,11 @@
 //! Real forks, in this program run again without libtest's threads.
 
+use std::fs::File;
 use std::io;
 use std::process::Command;
+use std::ptr::NonNull;
+
+use memferry_dsa::internals::portal::{Linux, Platform};
 
 /// Forks; the child runs `child` and exits with 0 if it returned. The parent waits for it, with an alarm for a child
 /// that hangs.
@@ -24,6 +28,16 @@ pub(crate) fn in_child(child: impl FnOnce()) {
             let is_well = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
             assert!(is_well, "the child ended with {status:#x}");
         }
+    }
+}
+
+/// Maps a page that children do not inherit, as the driver maps a portal.
+pub(crate) fn map_without_children(file: &File) -> io::Result<NonNull<u8>> {
+    let page = Linux.map(file)?;
+    // SAFETY: the page was just mapped.
+    match unsafe { libc::madvise(page.as_ptr().cast(), 4096, libc::MADV_DONTFORK) } {
+        0 => Ok(page),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
