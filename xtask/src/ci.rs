@@ -24,6 +24,7 @@ const DEFAULT_MEMBERS: &[&str] = &[
     "memferry",
     "memferry-query",
     "memferry-bench",
+    "memferry-bench-query",
     "memferry-cli",
 ];
 const CLIENTS: &[&str] = &[

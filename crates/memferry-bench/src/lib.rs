@@ -3,7 +3,6 @@
 //! ```text
 //! harness                samples in pairs, statistics, rows, records
 //! dsa  mover  cache      the parts of the libraries, beside their peers
-//! query                  queries beside DataFusion (feature `query`)
 //! papers                 the papers' benchmarks: measured, emulated, modelled
 //! calibrate              this machine as a profile for the model
 //! model                  the model against published numbers; scenarios
@@ -17,5 +16,3 @@ pub mod harness;
 pub mod model;
 pub mod mover;
 pub mod papers;
-#[cfg(feature = "query")]
-pub mod query;

@@ -13,7 +13,7 @@ use memferry::model;
 use memferry::mover::MoverError;
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::harness::{geomean, median};
-use memferry_bench::query::{
+use memferry_bench_query::{
     CarriedBytes, Dsa, NamedTable, QueryError, QueryRunner, QueryTiers, answers_equal, paper_query, tpch,
 };
 use memferry_query::load::Progress as _;

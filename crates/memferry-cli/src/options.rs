@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use memferry::cache::BuildError;
 use memferry::topology::NodeId;
-use memferry_bench::query::{Dsa, QueryError, QueryTiers};
+use memferry_bench_query::{Dsa, QueryError, QueryTiers};
 use memferry_query::{SessionOptions, Tiers, TiersError};
 
 use crate::error::usage;

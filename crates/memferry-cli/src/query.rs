@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use datafusion::common::DataFusionError;
 use memferry::mover::EngineKind;
-use memferry_bench::query::{
+use memferry_bench_query::{
     CarriedBytes, NamedTable, QueryError, TpchError, layout, paper_table, tpch_tables,
 };
 use memferry_query::load;
@@ -24,7 +24,7 @@ pub(crate) fn tpch(scale: f64, tiers: &Tiers, partitions: usize) -> Result<Vec<N
     Ok(tables.into_iter().map(|(name, data)| (name, Arc::new(data))).collect())
 }
 
-/// The table of the papers' query ([`memferry_bench::query::paper_query`]), with as many rows as TPC-H's largest table
+/// The table of the papers' query ([`memferry_bench_query::paper_query`]), with as many rows as TPC-H's largest table
 /// has at this scale.
 pub(crate) fn papers_table(scale: f64, tiers: &Tiers, partitions: usize) -> Result<NamedTable> {
     let rows = (6e6 * scale) as u64;
@@ -39,7 +39,7 @@ pub(crate) fn parquet(file: &Path, tiers: &Tiers, partitions: usize) -> Result<A
 
 /// Bytes by engine, such as `3 MiB by emulated DSA, 64 KiB by cpu`; empty if nothing was copied.
 pub(crate) fn carried_text(carried: &CarriedBytes) -> String {
-    let share = |share: memferry_bench::query::EngineShare| {
+    let share = |share: memferry_bench_query::EngineShare| {
         let engine = match (share.kind, share.provenance) {
             (EngineKind::Cpu, _) => "cpu",
             (EngineKind::Dsa, Provenance::Emulated) => "emulated DSA",

@@ -17,7 +17,7 @@ use datafusion::sql::parser::DFParser;
 use futures::StreamExt;
 use memferry::internals::Origin;
 use memferry::topology::Machine;
-use memferry_bench::query::{CarriedBytes, NamedTable, QueryTiers, tiered_session};
+use memferry_bench_query::{CarriedBytes, NamedTable, QueryTiers, tiered_session};
 use memferry_query::{Prefetch, ScanReport, SessionOptions, Tiers};
 use serde_json::{Value, json};
 

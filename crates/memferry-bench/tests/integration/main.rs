@@ -2,5 +2,3 @@
 
 mod model;
 mod mover_measure;
-#[cfg(feature = "query")]
-mod tpch;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use memferry_bench::harness::{Provenance, Record, Row};
-use memferry_bench::query::QueryBenchmark;
+use memferry_bench_query::QueryBenchmark;
 use memferry_query::load::Progress;
 use serde_json::json;
 

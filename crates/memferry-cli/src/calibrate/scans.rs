@@ -10,7 +10,7 @@ use memferry::memory::Pool;
 use memferry::model::{Column, Fetch, Stage};
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::calibrate::{Checked, SamplingPlan, parameter, undisturbed};
-use memferry_bench::query::{Dsa, NamedTable, QueryRunner, QueryTiers, paper_query};
+use memferry_bench_query::{Dsa, NamedTable, QueryRunner, QueryTiers, paper_query};
 use memferry_query::{Prefetch, SessionOptions, Tiers};
 use tokio::runtime::Runtime;
 

@@ -10,8 +10,8 @@ use datafusion::prelude::SessionContext;
 use memferry::mover::EngineKind;
 use memferry_query::{Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, session};
 
-use super::{QueryError, QueryTiers};
-use crate::harness::Provenance;
+use crate::{QueryError, QueryTiers};
+use memferry_bench::harness::Provenance;
 
 /// A table and its name in SQL.
 pub type NamedTable = (String, Arc<TableData>);

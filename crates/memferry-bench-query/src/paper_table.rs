@@ -11,7 +11,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use memferry_query::load::{BATCH_ROWS, PartitionedSource, Progress, from_readers};
 use memferry_query::{Layout, LoadError, TableData};
 
-use crate::harness::Random;
+use memferry_bench::harness::Random;
 
 /// Values of `a` and `b` are uniform in `0..VALUES_COUNT`.
 const VALUES_COUNT: i64 = 1_000_000;
@@ -20,7 +20,7 @@ const VALUES_COUNT: i64 = 1_000_000;
 /// the sum of `b`.
 ///
 /// ```
-/// # use memferry_bench::query::paper_query;
+/// # use memferry_bench_query::paper_query;
 /// assert_eq!(paper_query(0.02), "select sum(b) from ab where a < 20000");
 /// ```
 pub fn paper_query(selectivity: f64) -> String {

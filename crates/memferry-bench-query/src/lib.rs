@@ -1,4 +1,4 @@
-//! Queries beside plain DataFusion: TPC-H, the papers' query, and the benchmark over both. Feature `query`.
+//! Queries beside plain DataFusion: TPC-H, the papers' query, and the benchmark over both.
 //!
 //! ```text
 //! tpch_tables, paper_table ─▶ tables ─▶ QueryRunner   plain DataFusion, or tiered tables with prefetching

@@ -109,6 +109,6 @@ mod tests {
 
     #[test]
     fn selectivity_becomes_a_bound() {
-        assert_eq!(crate::query::paper_query(0.02), "select sum(b) from ab where a < 20000");
+        assert_eq!(crate::paper_query(0.02), "select sum(b) from ab where a < 20000");
     }
 }

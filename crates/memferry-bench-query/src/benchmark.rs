@@ -16,11 +16,11 @@ use memferry_query::load::Progress;
 use memferry_query::{MemferryOptions, Prefetch, SessionOptions, Tiers};
 use tokio::runtime::Runtime;
 
-use super::{
+use crate::{
     Dsa, NamedTable, QueryError, QueryRun, QueryRunner, QueryTiers, answers_equal, layout, paper_query,
     paper_table, tpch, tpch_tables,
 };
-use crate::harness::{Pairs, Peer, Provenance, Row, geomean, geomean_ratio, median, try_alternate};
+use memferry_bench::harness::{Pairs, Peer, Provenance, Row, geomean, geomean_ratio, median, try_alternate};
 
 /// The benchmark of queries on a machine.
 pub struct QueryBenchmark {

@@ -12,7 +12,7 @@ use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::catalog::MemTable;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
-use memferry_bench::query::{
+use memferry_bench_query::{
     Difference, TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, answers_equal, paper_query, paper_table,
     tpch, tpch_tables,
 };
@@ -275,7 +275,7 @@ fn rss_peak_bytes() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes 2 GiB and some ten seconds: cargo test -p memferry-bench --features query --test integration -- --ignored --nocapture"]
+#[ignore = "takes 2 GiB and some ten seconds: cargo test -p memferry-bench-query --test tpch -- --ignored --nocapture"]
 async fn published_answers_of_scale_1() {
     let started = std::time::Instant::now();
     let layout = layout(2, 131_072);

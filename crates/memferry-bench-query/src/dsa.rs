@@ -7,9 +7,9 @@ use memferry::mover::{DsaEngine, DsaOptions};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use memferry_query::{Tiers, TiersBuilder};
 
-use super::QueryError;
-use crate::dsa::device_provenance;
-use crate::harness::Provenance;
+use crate::QueryError;
+use memferry_bench::dsa::device_provenance;
+use memferry_bench::harness::Provenance;
 
 /// The DSA that copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
