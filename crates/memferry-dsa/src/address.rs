@@ -14,34 +14,40 @@ pub struct Address(pub u64);
 
 impl Address {
     /// The address plus `bytes`, modulo 2^64: descriptors are arbitrary bytes, so sums may wrap.
+    #[inline]
     pub fn offset(self, bytes: u64) -> Address {
         Address(self.0.wrapping_add(bytes))
     }
 
     /// The first address of the page.
+    #[inline]
     pub fn page(self) -> Address {
         Address(self.0 & !(PAGE_BYTES - 1))
     }
 
     /// Whether the address is a multiple of `bytes`, a power of two.
+    #[inline]
     pub fn is_aligned_to(self, bytes: u64) -> bool {
         self.0 & (bytes - 1) == 0
     }
 }
 
 impl From<u64> for Address {
+    #[inline]
     fn from(address: u64) -> Address {
         Address(address)
     }
 }
 
 impl<T> From<*const T> for Address {
+    #[inline]
     fn from(pointer: *const T) -> Address {
         Address(pointer.expose_provenance() as u64)
     }
 }
 
 impl<T> From<*mut T> for Address {
+    #[inline]
     fn from(pointer: *mut T) -> Address {
         Address(pointer.expose_provenance() as u64)
     }

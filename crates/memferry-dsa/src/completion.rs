@@ -37,6 +37,7 @@ macro_rules! statuses {
 
         impl Status {
             /// The status with this code (bits 5:0 of the status byte, or the code of the error register).
+            #[inline]
             pub fn from_code(code: u8) -> Status {
                 match code {
                     $($code => Status::$name,)*
@@ -45,6 +46,7 @@ macro_rules! statuses {
             }
 
             /// The code of the status.
+            #[inline]
             pub fn code(self) -> u8 {
                 match self {
                     $(Status::$name => $code,)*
@@ -100,6 +102,7 @@ statuses! {
 
 impl Status {
     /// Success, Predicate False or Batch Failed: the statuses for which the device writes a record only on request.
+    #[inline]
     pub fn is_quiet(self) -> bool {
         matches!(self, Status::Success | Status::PredicateFalse | Status::BatchFailed)
     }
@@ -148,6 +151,7 @@ const _: () = assert!(offset_of!(CompletionRecord, operation) == 16);
 
 impl CompletionRecord {
     /// A record without a completion.
+    #[inline]
     pub fn new() -> CompletionRecord {
         CompletionRecord::default()
     }
@@ -183,6 +187,7 @@ impl CompletionRecord {
     }
 
     /// Writes a completion as the device does: the status byte last.
+    #[inline]
     pub fn publish(&self, completion: &Completion) {
         self.result.store(completion.result, Ordering::Relaxed);
         self.fault_info.store(0, Ordering::Relaxed);
@@ -229,6 +234,7 @@ pub struct Completion {
 
 impl Completion {
     /// A completion with this status and zeros elsewhere.
+    #[inline]
     pub fn new(status: Status) -> Completion {
         Completion {
             status,
@@ -290,6 +296,7 @@ impl Completion {
     }
 
     /// Byte 0 of the record.
+    #[inline]
     pub fn status_byte(&self) -> u8 {
         self.status.code() | if self.write_fault { WRITE_BIT } else { 0 }
     }

@@ -70,6 +70,7 @@ impl Descriptor {
     /// Does nothing but complete.
     ///
     /// Source: DSA specification 8.3.1.
+    #[inline]
     pub fn noop() -> Descriptor {
         Descriptor::of(Opcode::Noop)
     }
@@ -80,6 +81,7 @@ impl Descriptor {
     /// Members may run in any order unless they have [`Flags::FENCE`].
     ///
     /// Source: DSA specification 3.8 and 8.3.2.
+    #[inline]
     pub fn batch(list: impl Into<Address>, count: u32) -> Descriptor {
         Descriptor::on(Opcode::Batch, list, 0, count)
     }
@@ -312,11 +314,13 @@ impl Descriptor {
     }
 
     /// Requests a completion in `record`, which must be reset ([`CompletionRecord::reset`]) before submission.
+    #[inline]
     pub fn with_completion(self, record: &CompletionRecord) -> Descriptor {
         self.with_completion_at(std::ptr::from_ref(record))
     }
 
     /// Requests a completion in the record at `address`, which is 32-byte aligned.
+    #[inline]
     pub fn with_completion_at(self, address: impl Into<Address>) -> Descriptor {
         let completion = address.into();
         Descriptor { completion, ..self }
@@ -324,6 +328,7 @@ impl Descriptor {
     }
 
     /// Sets `flags` in addition to the others.
+    #[inline]
     pub fn with_flags(self, flags: Flags) -> Descriptor {
         Descriptor { flags_operation: self.flags_operation | flags.bits(), ..self }
     }
@@ -334,11 +339,13 @@ impl Descriptor {
     }
 
     /// The same descriptor with the first four bytes as ENQCMD writes them: `pasid`, unprivileged.
+    #[inline]
     pub fn submitted_by(self, pasid: u32) -> Descriptor {
         Descriptor { submitter: pasid & 0xf_ffff, ..self }
     }
 
     /// The same descriptor with the PASID of its dedicated queue.
+    #[inline]
     pub fn owned_by(self, pasid: u32) -> Descriptor {
         Descriptor { submitter: self.submitter & !0xf_ffff | pasid & 0xf_ffff, ..self }
     }
@@ -368,26 +375,31 @@ impl Descriptor {
     }
 
     /// The operation, if it is one of DSA 1.0.
+    #[inline]
     pub fn opcode(&self) -> Result<Opcode, UnknownOpcode> {
         Opcode::try_from(self.operation_code())
     }
 
     /// The operation's code, known or not.
+    #[inline]
     pub fn operation_code(&self) -> u8 {
         (self.flags_operation >> 24) as u8
     }
 
     /// The flags.
+    #[inline]
     pub fn flags(&self) -> Flags {
         Flags::from_bits(self.flags_operation)
     }
 
     /// The PASID: the address space of the addresses.
+    #[inline]
     pub fn pasid(&self) -> u32 {
         self.submitter & 0xf_ffff
     }
 
     /// Whether the descriptor requests kernel privilege.
+    #[inline]
     pub fn is_privileged(&self) -> bool {
         self.submitter >> 31 == 1
     }
@@ -398,21 +410,25 @@ impl Descriptor {
     }
 
     /// The address of the completion record; meaningful with [`Flags::COMPLETION_ADDRESS_VALID`].
+    #[inline]
     pub fn completion_address(&self) -> Address {
         self.completion
     }
 
     /// The address at byte 16: source, or list of a batch.
+    #[inline]
     pub fn address_1(&self) -> Address {
         self.address_1
     }
 
     /// The address at byte 24: target, or second source.
+    #[inline]
     pub fn address_2(&self) -> Address {
         self.address_2
     }
 
     /// The size in bytes, or the number of members of a batch.
+    #[inline]
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -480,6 +496,7 @@ impl Descriptor {
     }
 
     /// The descriptor's eight 64-bit words in memory.
+    #[inline]
     pub fn to_words(&self) -> [u64; 8] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let handle_reserved = u32::from(self.interrupt_handle) | u32::from(self.reserved) << 16;
@@ -496,6 +513,7 @@ impl Descriptor {
     }
 
     /// The descriptor with these words in memory; every bit pattern is valid.
+    #[inline]
     pub fn from_words(words: [u64; 8]) -> Descriptor {
         Descriptor {
             submitter: words[0] as u32,
@@ -511,6 +529,7 @@ impl Descriptor {
     }
 
     /// The descriptor's bytes in memory.
+    #[inline]
     pub fn to_bytes(&self) -> [u8; 64] {
         let mut bytes = [0; 64];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(self.to_words()) {
@@ -520,6 +539,7 @@ impl Descriptor {
     }
 
     /// The descriptor with these bytes in memory.
+    #[inline]
     pub fn from_bytes(bytes: &[u8; 64]) -> Descriptor {
         let (words, _) = bytes.as_chunks::<8>();
         let mut all = [0; 8];

@@ -18,21 +18,25 @@ macro_rules! flags {
             $($(#[$flag_about])* pub const $flag: $name = $name($value);)*
 
             /// The flags with these bits; bits outside the field are cut off.
+            #[inline]
             pub const fn from_bits(bits: $bits) -> $name {
                 $name(bits & $mask)
             }
 
             /// The flags as the bits of the field.
+            #[inline]
             pub const fn bits(self) -> $bits {
                 self.0
             }
 
             /// Whether all of `flags` are set.
+            #[inline]
             pub const fn contains(self, flags: $name) -> bool {
                 self.0 & flags.0 == flags.0
             }
 
             /// Whether no flag is set.
+            #[inline]
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
@@ -40,12 +44,14 @@ macro_rules! flags {
 
         impl std::ops::BitOr for $name {
             type Output = $name;
+            #[inline]
             fn bitor(self, other: $name) -> $name {
                 $name(self.0 | other.0)
             }
         }
 
         impl std::ops::BitOrAssign for $name {
+            #[inline]
             fn bitor_assign(&mut self, other: $name) {
                 *self = *self | other;
             }
@@ -128,11 +134,13 @@ flags! {
 
 impl Flags {
     /// The flags of `self` that are not in `flags`.
+    #[inline]
     pub const fn without(self, flags: Flags) -> Flags {
         Flags(self.0 & !flags.0)
     }
 
     /// The flags of both sets; `|` in constants.
+    #[inline]
     pub const fn union(self, flags: Flags) -> Flags {
         Flags(self.0 | flags.0)
     }

@@ -76,6 +76,7 @@ pub struct UnknownOpcode(pub u8);
 impl TryFrom<u8> for Opcode {
     type Error = UnknownOpcode;
 
+    #[inline]
     fn try_from(code: u8) -> Result<Opcode, UnknownOpcode> {
         BY_CODE[usize::from(code)].ok_or(UnknownOpcode(code))
     }
@@ -171,11 +172,13 @@ impl OperationSet {
     }
 
     /// Whether the operation is in the set.
+    #[inline]
     pub fn contains(self, opcode: Opcode) -> bool {
         self.contains_code(opcode as u8)
     }
 
     /// Whether the operation with this code is in the set.
+    #[inline]
     pub fn contains_code(self, code: u8) -> bool {
         self.0[usize::from(code / 64)] >> (code % 64) & 1 == 1
     }

@@ -16,6 +16,7 @@ use memferry_dsa::{DevicePortal, OpenOptions, Portal, Wait};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
+use super::isa::Limit;
 use super::{BUILD_PROFILE, Keep, start_record};
 use crate::progress::Bar;
 
@@ -35,6 +36,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
+    limit: Limit,
+    #[command(flatten)]
     keep: Keep,
 }
 
@@ -50,12 +53,14 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     if arguments.queue.is_some() && arguments.dsa != Dsa::System {
         bail!("--queue names a queue of this machine; add --dsa system");
     }
+    let isa = arguments.limit.apply()?;
     let directory = arguments.keep.directory(arguments.quick)?;
     let effort = super::effort(arguments.quick);
     let options = json!({
         "quick": arguments.quick,
         "dsa": arguments.dsa.to_possible_value().map(|value| value.get_name().to_owned()),
         "queue": arguments.queue.map(|queue| queue.to_string()),
+        "isa": isa,
         "profile": BUILD_PROFILE,
     });
     let mut record: Record = start_record("dsa", Machine::discover()?, arguments.seed, options);
@@ -171,5 +176,5 @@ fn software_rows(effort: Effort, seed: u64) -> Vec<Row> {
         let rates = row.bytes_per_second();
         Row { peer: Some(peer), ..Row::median(&row.name, "bytes/s", Provenance::Measured, &rates) }
     };
-    software::all(effort, |_| bar.advance(1)).iter().map(row).collect()
+    software::all(effort, &mut |_| bar.advance(1)).iter().map(row).collect()
 }

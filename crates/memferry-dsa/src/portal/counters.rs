@@ -31,6 +31,7 @@ pub struct SubmissionCounters {
 
 impl SubmissionCounters {
     /// Counts an answer and returns it.
+    #[inline]
     pub fn count<E>(&self, answer: Result<super::Submission, E>) -> Result<super::Submission, E> {
         let counter = match &answer {
             Ok(super::Submission::Accepted) => &self.accepted,

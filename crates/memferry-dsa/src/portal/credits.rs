@@ -29,6 +29,7 @@ impl Credits {
     }
 
     /// Takes an entry, if one is free.
+    #[inline]
     pub fn take(&self, generation: u32) -> bool {
         let next = |word| {
             let taken = taken(word, generation);
@@ -40,6 +41,7 @@ impl Credits {
     }
 
     /// Gives entries back; at most as many as this process has in use, the excess is ignored.
+    #[inline]
     pub fn release(&self, generation: u32, count: u32) {
         let next = |word| Some(pack(generation, taken(word, generation).saturating_sub(count)));
         // ORDERING: Release pairs with the Acquire in `take`, which then sees the use of the entry as finished. The update

@@ -38,10 +38,12 @@ impl Chunks {
         Chunks { region_bytes, chunk_bytes, shift }
     }
 
+    #[inline]
     pub(super) fn region_bytes(&self) -> usize {
         self.region_bytes
     }
 
+    #[inline]
     pub(super) fn chunk_bytes(&self) -> usize {
         self.chunk_bytes
     }

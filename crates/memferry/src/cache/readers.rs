@@ -267,6 +267,7 @@ impl Record {
     }
 
     /// Number of the record, from 0; unique among the threads of a process at any time.
+    #[inline]
     pub(super) fn index(&self) -> usize {
         // ORDERING: Relaxed: written under the lock before this thread claimed the record.
         self.index.load(Ordering::Relaxed) as usize

@@ -83,6 +83,7 @@ impl<B> Slot<B> {
     }
 
     /// The near copy, once it is ready.
+    #[inline]
     pub(super) fn near(&self) -> Option<&B> {
         match self.outcome() {
             Some(Outcome::Near(block, _)) => Some(block),

@@ -94,6 +94,7 @@ impl<'a> View<'a> {
     }
 
     /// Length of the range.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
