@@ -51,6 +51,7 @@ pub mod software {
     pub use crate::software::delta::{DELTA_BYTES_MAX, ENTRY_BYTES};
     pub use crate::software::fill::fill;
     pub use crate::software::flush::{Flush, flush};
+    pub use crate::software::isa::Isa;
     pub use crate::software::*;
 
     /// Data integrity fields.

@@ -10,7 +10,7 @@ mod workers;
 
 pub use copies::{Copies, copies, last_level_cache_bytes};
 pub use ordered::{ordered_measured, ordered_modelled};
-pub use small::small_copies;
+pub use small::{hand_overs, small_copies};
 pub use workers::two_workers;
 
 /// The amount of work of a benchmark of the mover.

@@ -1,11 +1,14 @@
 //! The cost of handing small copies to a worker.
 
-use std::hint::black_box;
+use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use memferry::mover::{CopyOptions, CpuOptions, Mover};
 use memferry::topology::Machine;
+use memferry_dsa::internals::affinity;
 
 use super::Size;
 
@@ -50,5 +53,51 @@ pub fn small_copies(size: Size) -> Result<Vec<f64>, Box<dyn std::error::Error>> 
     match mover.stats().inline_operations {
         0 => Ok(overheads_ns),
         count => Err(format!("{count} copies were made by the submitting thread, not by a worker").into()),
+    }
+}
+
+/// Nanoseconds of handing a word to another thread, which spins on another CPU: the least that any hand-over costs.
+/// `None` if this process may use one CPU only.
+pub fn hand_overs(size: Size) -> Option<Vec<f64>> {
+    const TURNS: u32 = 10_000;
+    let cpus = affinity::allowed().ok()?;
+    let [first, .., second] = cpus[..] else { return None };
+    let word = AtomicU32::new(0);
+    // Each thread waits for its parity.
+    let play = |cpu: u32, parity: u32| {
+        // Without it the threads may share a CPU, and take longer.
+        let _ = affinity::confine(&[cpu]);
+        let mut samples_ns = Vec::with_capacity(size.rounds_count);
+        let mut turn = parity;
+        for _ in 0..size.rounds_count {
+            let begin = Instant::now();
+            for _ in 0..TURNS {
+                while word.load(Ordering::Acquire) != turn {
+                    spin_loop();
+                }
+                word.store(turn.wrapping_add(1), Ordering::Release);
+                turn = turn.wrapping_add(2);
+            }
+            samples_ns.push(begin.elapsed().as_nanos() as f64 / f64::from(2 * TURNS));
+        }
+        samples_ns
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| play(second, 1));
+        let samples_ns = scope.spawn(|| play(first, 0)).join().ok()?;
+        other.join().ok()?;
+        Some(samples_ns)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hand_over_takes_time() {
+        let Some(samples_ns) = hand_overs(Size { rounds_count: 2, ..Size::QUICK }) else { return };
+        assert_eq!(samples_ns.len(), 2);
+        assert!(samples_ns.iter().all(|ns| *ns > 0.0), "{samples_ns:?}");
     }
 }

@@ -3,6 +3,7 @@
 mod cache;
 mod dsa;
 mod emulate;
+mod isa;
 mod mover;
 mod papers;
 mod peers;

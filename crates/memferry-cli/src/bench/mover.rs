@@ -5,11 +5,12 @@ use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
 use memferry::topology::Machine;
-use memferry_bench::harness::{Provenance, Record, Row};
+use memferry_bench::harness::{self, Provenance, Record, Row};
 use memferry_bench::mover::{self as measure, Size};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
+use super::isa::Limit;
 use super::{BUILD_PROFILE, Keep, start_record};
 use crate::progress::Bar;
 
@@ -23,10 +24,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
+    limit: Limit,
+    #[command(flatten)]
     keep: Keep,
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let isa = arguments.limit.apply()?;
     let directory = arguments.keep.directory(arguments.quick)?;
     let size = if arguments.quick { Size::QUICK } else { Size::full() };
     let bar = Bar::of("measuring the mover", 4);
@@ -39,6 +43,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "buffer_bytes": size.buffer_bytes,
         "last_level_cache_bytes": measure::last_level_cache_bytes(),
         "methods": copies.methods,
+        "isa": isa,
         "profile": BUILD_PROFILE,
     });
     let mut record = Record { options, ..started };
@@ -52,7 +57,11 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     record.rows.push(Row::compared(workers.context("two workers cannot be measured")?, arguments.seed));
     bar.advance(1);
     let overheads = measure::small_copies(size).map_err(failed).context("small copies cannot be measured")?;
-    record.rows.push(median("async_4KiB_overhead_ns", &overheads));
+    let overhead = median("async_4KiB_overhead_ns", &overheads);
+    record.rows.push(match measure::hand_overs(size) {
+        Some(samples) => overhead.beside("a word between two threads", harness::median(&samples)),
+        None => overhead,
+    });
     bar.advance(1);
     let modelled =
         measure::ordered_modelled().map_err(failed).context("the ordered pipeline cannot be modelled")?;

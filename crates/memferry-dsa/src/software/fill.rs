@@ -1,7 +1,7 @@
 //! Memory Fill.
 //!
-//! With AVX2, stores have 32 bytes. Fills larger than the caches bypass them, as the C library's do: a line that is written
-//! whole is not read first.
+//! Most fills are made by the string instruction, as the C library's `memset`: its microcode writes whole lines, which are
+//! not read first. Small ones, and patterns of 16 bytes, are made by vectors. Fills larger than the caches bypass them.
 //!
 //! Source: DSA specification 8.3.5.
 
@@ -14,9 +14,25 @@ use super::simd;
 /// kernel's default configuration accepts transfers above 2 MiB.
 const AROUND_CACHES_BYTES: usize = 32 << 20;
 
+/// The size from which the string instruction is used.
+///
+/// Source: `__x86_rep_stosb_threshold` of the GNU C library.
+const STRING_BYTES: usize = 2048;
+/// The alignment that the string instruction gets: a line of the caches.
+const LINE_BYTES: usize = 64;
+
 /// Fills `target` with `pattern`, low byte first, from the start; the last repetition may be cut.
 pub fn fill(pattern: u64, target: &mut [u8]) {
-    fill16(u128::from(pattern) << 64 | u128::from(pattern), target);
+    let fill16 = |target: &mut [u8]| fill16(u128::from(pattern) << 64 | u128::from(pattern), target);
+    match simd::Erms::detect() {
+        Some(erms) if (STRING_BYTES..AROUND_CACHES_BYTES).contains(&target.len()) => {
+            let skew = target.as_ptr().align_offset(LINE_BYTES);
+            let (head, body) = target.split_at_mut(skew);
+            fill16(head);
+            simd::fill_by_string(erms, pattern.rotate_right(skew as u32 % 8 * 8), body);
+        }
+        _ => fill16(target),
+    }
 }
 
 /// Fills `target` with a pattern of 16 bytes, as DSA 2.0 does, low byte first, from the start.

@@ -1,7 +1,8 @@
 //! Every data operation of DSA 1.0 on the CPU, over slices: the fallback without a device, and a reference for its results.
 //!
 //! ```text
-//! copy, dualcast      the standard library's memcpy, in pieces that stay in the first-level cache
+//! copy                the standard library's memcpy
+//! dualcast            vectors that are loaded once and stored twice, or memcpy of pieces that stay in the first-level cache
 //! fill, compare       one pass, with vectors where they are faster
 //! delta               ten bytes for each differing word of eight
 //! crc                 CRC-32C of the crate crc-fast
@@ -40,6 +41,7 @@ pub(crate) mod fill;
 #[allow(unsafe_code)]
 pub(crate) mod flush;
 mod guard;
+pub(crate) mod isa;
 #[allow(unsafe_code)]
 #[cfg_attr(not(target_arch = "x86_64"), path = "simd/none.rs")]
 mod simd;

@@ -10,7 +10,8 @@ use super::{Avx2, Avx512};
 pub(in super::super) fn create_delta(_: Avx2, old: &[Word], new: &[Word], delta: &mut [u8]) -> Delta {
     #[target_feature(enable = "avx2,popcnt")]
     fn vectors(old: &[Word], new: &[Word], delta: &mut [u8]) -> Delta {
-        delta::create_portable(old, new, delta)
+        let differing = |old: &_, new: &_| differing_256(old, new);
+        delta::create(old, new, delta, differing, delta::list_bytes, None::<fn(_, &_, &_, &mut _) -> _>)
     }
     // SAFETY: the CPU has AVX2 and POPCNT (the proof).
     unsafe { vectors(old, new, delta) }
@@ -26,6 +27,21 @@ pub(in super::super) fn create_delta_512(_: Avx512, old: &[Word], new: &[Word], 
     }
     // SAFETY: the CPU has AVX-512 F, BW, VBMI and VBMI2, and POPCNT (the proof).
     unsafe { vectors(old, new, delta) }
+}
+
+/// The differing words of a block as bits, with vectors of four.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn differing_256(old: &[Word; BLOCK], new: &[Word; BLOCK]) -> u32 {
+    let (old, new) = (old.as_ptr().cast::<__m256i>(), new.as_ptr().cast::<__m256i>());
+    let mut equal = 0;
+    for at in 0..BLOCK / 4 {
+        // SAFETY: a block is eight vectors of four words; the loads need no alignment.
+        let (old, new) = unsafe { (_mm256_loadu_si256(old.add(at)), _mm256_loadu_si256(new.add(at))) };
+        let same = _mm256_castsi256_pd(_mm256_cmpeq_epi64(old, new));
+        equal |= (_mm256_movemask_pd(same) as u32) << (4 * at);
+    }
+    !equal
 }
 
 /// Loads the eight words from index 8 * `number` on.

@@ -7,8 +7,10 @@
 //! folding CRCs, 42 GB/s instead of 26 on blocks of 4096 bytes, and creating delta records, 25 GB/s instead of 9 to 14
 //! where many words differ, because only AVX-512 can remove bytes from a vector.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
+use super::isa::allows_avx512;
 use super::{compare, fill as filling};
 
 mod delta;
@@ -17,9 +19,9 @@ mod fold;
 pub(super) use delta::{apply_delta, create_delta, create_delta_512};
 pub(super) use fold::{fold_pclmul, fold_vpclmul, fold_vpclmul_512};
 
-/// Declares a proof that the CPU has the given features.
+/// Declares a proof that the CPU has the given features, and that they may be used.
 macro_rules! proof {
-    ($name:ident $($feature:tt)*) => {
+    (if $allowed:expr => $name:ident $($feature:tt)*) => {
         #[doc = concat!("The CPU has", $(" ", $feature,)* ".")]
         #[derive(Clone, Copy, Debug)]
         pub(super) struct $name(());
@@ -28,17 +30,21 @@ macro_rules! proof {
             /// The proof, if the CPU has the features. The standard library caches the detection.
             #[inline]
             pub(super) fn detect() -> Option<$name> {
-                (true $(&& is_x86_feature_detected!($feature))*).then_some($name(()))
+                ($allowed $(&& is_x86_feature_detected!($feature))*).then_some($name(()))
             }
         }
+    };
+    ($name:ident $($feature:tt)*) => {
+        proof!(if true => $name $($feature)*);
     };
 }
 
 proof!(Avx2 "avx2" "popcnt");
-proof!(Avx512 "avx512f" "avx512bw" "avx512vbmi" "avx512vbmi2" "popcnt");
+proof!(if allows_avx512() => Avx512 "avx512f" "avx512bw" "avx512vbmi" "avx512vbmi2" "popcnt");
 proof!(Pclmul "pclmulqdq" "ssse3");
 proof!(Vpclmul "vpclmulqdq" "avx2" "pclmulqdq" "ssse3");
-proof!(Vpclmul512 "avx512f" "avx512bw" "vpclmulqdq" "avx2" "pclmulqdq" "ssse3");
+proof!(if allows_avx512() => Vpclmul512 "avx512f" "avx512bw" "vpclmulqdq" "avx2" "pclmulqdq" "ssse3");
+proof!(Erms "ermsb");
 
 pub(super) fn fill(_: Avx2, pattern: u128, target: &mut [u8]) {
     #[target_feature(enable = "avx2")]
@@ -80,6 +86,23 @@ pub(super) fn fill(_: Avx2, pattern: u128, target: &mut [u8]) {
     unsafe { vectors(pattern, target) }
 }
 
+/// Fills by the string instruction of x86, whose microcode writes whole lines without reading them. The pattern has eight
+/// bytes.
+pub(super) fn fill_by_string(_: Erms, pattern: u64, target: &mut [u8]) {
+    let (words, rest) = target.as_chunks_mut::<8>();
+    // SAFETY: it writes the words, upwards: the direction flag is clear by the ABI. Bytes need no alignment.
+    unsafe {
+        asm!(
+            "rep stosq",
+            inout("rcx") words.len() => _,
+            inout("rdi") words.as_mut_ptr() => _,
+            in("rax") pattern,
+            options(nostack, preserves_flags)
+        );
+    }
+    rest.copy_from_slice(&pattern.to_le_bytes()[..rest.len()]);
+}
+
 pub(super) fn fill_around_caches(avx2: Avx2, pattern: u128, target: &mut [u8]) {
     #[target_feature(enable = "avx2")]
     fn vectors(pattern: u128, lines: &mut [Line]) {
@@ -111,10 +134,78 @@ pub(super) fn fill_around_caches(avx2: Avx2, pattern: u128, target: &mut [u8]) {
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
+/// Copies to both targets: loads each vector once. All three have the same length.
+pub(super) fn dualcast(_: Avx2, source: &[u8], target_1: &mut [u8], target_2: &mut [u8]) {
+    const BYTES: usize = size_of::<__m256i>();
+    /// Vectors in a step.
+    const VECTORS: usize = 4;
+
+    #[target_feature(enable = "avx2")]
+    fn vectors(source: &[u8], target_1: &mut [u8], target_2: &mut [u8]) {
+        let size = source.len();
+        assert!(size >= BYTES && size == target_1.len() && size == target_2.len());
+        let (source, target_1, target_2) = (source.as_ptr(), target_1.as_mut_ptr(), target_2.as_mut_ptr());
+        // SAFETY: all three have `size` bytes, at least one vector, and every vector below begins at most at
+        // `size - BYTES`. Loads and stores need no alignment.
+        unsafe {
+            let last = _mm256_loadu_si256(source.add(size - BYTES).cast());
+            let first = _mm256_loadu_si256(source.cast());
+            _mm256_storeu_si256(target_1.cast(), first);
+            _mm256_storeu_si256(target_2.cast(), first);
+            // Aligned stores to the first target; on a device the targets have the same alignment.
+            let mut at = target_1.align_offset(BYTES).min(size - BYTES);
+            while at + VECTORS * BYTES <= size {
+                for vector in 0..VECTORS {
+                    let loaded = _mm256_loadu_si256(source.add(at + vector * BYTES).cast());
+                    _mm256_storeu_si256(target_1.add(at + vector * BYTES).cast(), loaded);
+                    _mm256_storeu_si256(target_2.add(at + vector * BYTES).cast(), loaded);
+                }
+                at += VECTORS * BYTES;
+            }
+            while at + BYTES <= size {
+                let loaded = _mm256_loadu_si256(source.add(at).cast());
+                _mm256_storeu_si256(target_1.add(at).cast(), loaded);
+                _mm256_storeu_si256(target_2.add(at).cast(), loaded);
+                at += BYTES;
+            }
+            _mm256_storeu_si256(target_1.add(size - BYTES).cast(), last);
+            _mm256_storeu_si256(target_2.add(size - BYTES).cast(), last);
+        }
+    }
+    if source.len() < BYTES {
+        target_1.copy_from_slice(source);
+        return target_2.copy_from_slice(source);
+    }
+    // SAFETY: the CPU has AVX2 (the proof).
+    unsafe { vectors(source, target_1, target_2) }
+}
+
 pub(super) fn compare_pattern(_: Avx2, pattern: u64, data: &[u8]) -> Option<usize> {
+    /// Vectors that are compared before one branch on the result.
+    const VECTORS: usize = 8;
+    const BLOCK: usize = VECTORS * size_of::<__m256i>();
+
     #[target_feature(enable = "avx2")]
     fn vectors(pattern: u64, data: &[u8]) -> Option<usize> {
-        compare::portable(pattern, data)
+        let expected = _mm256_set1_epi64x(pattern as i64);
+        let (blocks, _) = data.as_chunks::<BLOCK>();
+        // Loops without closures: a closure has these instructions, the iterators that call it do not, so it is not
+        // inlined.
+        let mut equal = 0;
+        for block in blocks {
+            let mut differ = _mm256_setzero_si256();
+            for at in 0..VECTORS {
+                // SAFETY: a block has eight vectors; the load needs no alignment.
+                let vector = unsafe { _mm256_loadu_si256(block.as_ptr().cast::<__m256i>().add(at)) };
+                differ = _mm256_or_si256(differ, _mm256_xor_si256(vector, expected));
+            }
+            if _mm256_testz_si256(differ, differ) == 0 {
+                break;
+            }
+            equal += BLOCK;
+        }
+        // From the differing block on, or behind all blocks. A block is whole patterns.
+        compare::portable(pattern, &data[equal..]).map(|at| equal + at)
     }
     // SAFETY: the CPU has AVX2 (the proof).
     unsafe { vectors(pattern, data) }

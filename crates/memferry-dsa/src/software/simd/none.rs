@@ -18,9 +18,17 @@ macro_rules! absent {
     };
 }
 
-absent!(Avx2 Avx512 Pclmul Vpclmul Vpclmul512);
+absent!(Avx2 Avx512 Erms Pclmul Vpclmul Vpclmul512);
 
 pub(super) fn fill(absent: Avx2, _pattern: u128, _target: &mut [u8]) {
+    match absent {}
+}
+
+pub(super) fn fill_by_string(absent: Erms, _pattern: u64, _target: &mut [u8]) {
+    match absent {}
+}
+
+pub(super) fn dualcast(absent: Avx2, _source: &[u8], _target_1: &mut [u8], _target_2: &mut [u8]) {
     match absent {}
 }
 
