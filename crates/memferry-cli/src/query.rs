@@ -79,14 +79,25 @@ pub(crate) fn explain_error(error: DataFusionError) -> anyhow::Error {
             "{}; name its file with --table NAME=FILE.parquet, or generate the TPC-H tables with --tpch SCALE",
             one_line(text)
         )),
-        DataFusionError::Plan(_) | DataFusionError::NotImplemented(_) if text.contains("ExprPlanner") => {
-            usage(format!("this build has no functions for lists and structs: {}", without_kind(text)))
+        DataFusionError::Plan(text) if text.starts_with("Invalid function '") => {
+            let (name, hint) = invalid_function(text);
+            usage(format!(
+                "memferry has no SQL function {name}{hint}; `memferry sql \"show functions\"` lists those that it has"
+            ))
         }
         DataFusionError::Plan(_) | DataFusionError::NotImplemented(_) => {
             usage(format!("cannot plan the statement: {}", without_kind(text)))
         }
         _ => anyhow::anyhow!("the query failed: {text}"),
     }
+}
+
+/// The name of a function that DataFusion does not know, in quotes, and its hint.
+fn invalid_function(text: &str) -> (String, String) {
+    let (message, hint) = text.split_once(".\n").or_else(|| text.split_once(". ")).unwrap_or((text, ""));
+    let name = one_line(message.trim_start_matches("Invalid function "));
+    let guess = hint.strip_prefix("Did you mean ").map(|guess| one_line(guess.trim_end_matches('?')));
+    (name, guess.map_or(String::new(), |guess| format!("; did you mean {guess}?")))
 }
 
 /// Removes DataFusion's prefix for the kind of the error.

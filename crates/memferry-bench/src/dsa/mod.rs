@@ -11,6 +11,9 @@ pub mod load;
 mod page;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[allow(unsafe_code)]
+pub mod promptness;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[allow(unsafe_code)]
 pub mod sharing;
 pub mod software;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -1,8 +1,10 @@
 //! `memferry bench emulate`: the cost of emulated devices to a program, at its start and for each submission.
 //!
 //! The command runs programs under `memferry emulate`. Submissions are measured by `memferry bench emulate --inside
-//! THREADS` in such a process. The module `sharing` measures processes that share a device.
+//! THREADS` in such a process. The module `promptness` measures how soon a device answers, `sharing` processes that share
+//! one.
 
+mod promptness;
 mod sharing;
 
 use std::io::Write;
@@ -31,7 +33,12 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..))]
     inside: Option<u16>,
     #[command(flatten)]
-    step: sharing::Step,
+    sharing: sharing::Step,
+    #[command(flatten)]
+    promptness: promptness::Task,
+    /// Seed of the confidence intervals.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
     #[command(flatten)]
     keep: Keep,
 }
@@ -44,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     if let Some(threads) = arguments.inside {
         return output::json(out, &submission::costs(Path::new(QUEUE), threads.into(), effort)?);
     }
-    if arguments.step.run()? {
+    if arguments.sharing.run()? || arguments.promptness.run(effort, out)? {
         return Ok(());
     }
     let directory = arguments.keep.directory(arguments.quick)?;
@@ -52,9 +59,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "quick": arguments.quick,
         "profile": BUILD_PROFILE,
     });
-    // No seed: this benchmark draws no random numbers.
-    let mut record: Record = start_record("emulate", Machine::discover()?, 0, options);
-    let bar = Bar::of("measuring the emulation", 11);
+    let mut record: Record = start_record("emulate", Machine::discover()?, arguments.seed, options);
+    let bar = Bar::of("measuring the emulation", 15);
     let mut measured = |row| {
         bar.advance(1);
         record.rows.push(row);
@@ -67,7 +73,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     }
     measured(milliseconds("startup_ms", &startup(effort)?));
     measured(milliseconds("accel_config_list_8_devices_ms", &accel_config(effort)?));
-    sharing::rows(effort)?.into_iter().for_each(measured);
+    sharing::rows(effort)?.into_iter().for_each(&mut measured);
+    promptness::rows(effort, arguments.seed)?.into_iter().for_each(measured);
     drop(bar);
     arguments.keep.finish(&record, directory, out)
 }

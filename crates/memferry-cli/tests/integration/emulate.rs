@@ -172,6 +172,10 @@ fn measurements() {
     for name in ["share_threshold_32_ms", "share_threshold_4_ms"] {
         assert!(value(name) > 0.0, "{name}: {record}");
     }
+    for name in ["idle_10ms_round_trip_us", "idle_10ms_round_trip_p99_us", "pollers_4_on_2_cpus"] {
+        assert!(value(name) > 0.0, "{name}: {record}");
+    }
+    assert!(value("idle_core_share").is_finite());
     assert!(value("startup_ms").is_finite() && value("accel_config_list_8_devices_ms") > 0.0);
 }
 
@@ -197,6 +201,7 @@ fn mistakes_are_told() {
     fails(&["emulate", "--faults", "pages", "--", "true"], USAGE, &["thousandths"]);
     // The subcommand needs a process under the emulation: without it there is no queue or no instruction.
     fails(&["bench", "emulate", "--inside", "1"], FAILURE, &[]);
+    fails(&["bench", "emulate", "--idle"], FAILURE, &[]);
     fails(&["bench", "emulate", "--together", "wq0.0,many"], USAGE, &["such as wq0.0,100"]);
     let wrong = [
         (vec!["--", "no-such-program"], 127, "PATH"),

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use memferry_dsa::internals::wait::{reduce_timer_slack, request_short_slices};
 
 use super::layout::Command;
 use super::shared_device::SharedDevice;
@@ -17,14 +19,12 @@ use crate::device::{Device, StepOutcome, Stepped};
 use crate::memory::Memory;
 use crate::queue::QueueParts;
 
-/// Idle steps before the thread sleeps: some 50 microseconds, several times the duration of a submission that traps. A
-/// wake-up costs the submitter more than the submission itself.
+/// Idle steps before the thread sleeps: some 50 to 150 microseconds, several times the duration of a submission that traps.
+/// A wake-up costs the submitter more than the submission itself.
 const IDLE_STEPS_MAX: u32 = 400;
 /// Pauses in an idle step, 0.1 to 0.4 microseconds together. Each poll takes the cache line of the next entry from the
 /// submitter that is about to write it: without the pauses a submission took a tenth longer.
 const IDLE_PAUSES: u32 = 8;
-/// Steps without work between two yields, which let the submitter run if there are few CPUs.
-const STEPS_WITHOUT_YIELD: u32 = 8;
 /// Steps with work between two calls of `should_stop`: some milliseconds.
 const STEPS_UNASKED: u32 = 1024;
 /// The longest sleep: the configuration may have changed, or `should_stop` may be true.
@@ -63,43 +63,48 @@ impl ClientEngine {
         memory: &impl Memory,
         mut should_stop: impl FnMut() -> bool,
     ) -> Result<(), ConfigError> {
+        reduce_timer_slack();
+        request_short_slices();
+        // The time of the first of the steps that waited for a time, and did nothing.
+        let mut waiting_since_ns = None;
         let (mut idle_steps, mut steps) = (0, 0u32);
         loop {
             steps = steps.wrapping_add(1);
-            let asks = match self.step_now(memory)? {
+            let slept = match self.step_now(memory)? {
                 StepOutcome::Work => {
-                    idle_steps = 0;
-                    false
-                }
-                StepOutcome::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => {
-                    // The wait may be for another process, which needs a CPU.
-                    match steps % STEPS_WITHOUT_YIELD {
-                        0 => std::thread::yield_now(),
-                        _ => std::hint::spin_loop(),
-                    }
-                    false
+                    (idle_steps, waiting_since_ns) = (0, None);
+                    Duration::ZERO
                 }
                 StepOutcome::Nothing if idle_steps < IDLE_STEPS_MAX => {
-                    idle_steps += 1;
-                    match idle_steps % STEPS_WITHOUT_YIELD {
-                        0 => std::thread::yield_now(),
-                        _ => (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop()),
-                    }
-                    false
+                    // No yield: beside another runnable thread it would delay the next wake-up by milliseconds.
+                    (idle_steps, waiting_since_ns) = (idle_steps + 1, None);
+                    (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
+                    Duration::ZERO
                 }
-                StepOutcome::Nothing | StepOutcome::WaitUntil(_) => {
-                    self.sleep(memory)?;
-                    true
+                StepOutcome::Nothing => self.sleep(memory, SPIN_NS_MAX)?,
+                StepOutcome::WaitUntil(ns) => {
+                    let now_ns = self.now_ns();
+                    let since_ns = *waiting_since_ns.get_or_insert(now_ns);
+                    let is_far = ns >= now_ns + SPIN_NS_MAX;
+                    if !is_far && now_ns < since_ns + SPIN_NS_MAX {
+                        std::hint::spin_loop();
+                        Duration::ZERO
+                    } else {
+                        // A long wait for a near time is for another process, which may need this CPU.
+                        self.sleep(memory, if is_far { SPIN_NS_MAX } else { 0 })?
+                    }
                 }
             };
-            if (asks || steps.is_multiple_of(STEPS_UNASKED)) && should_stop() {
+            // A submission that ends a sleep does not wait for the question.
+            if (slept >= SLEEP_MAX || steps.is_multiple_of(STEPS_UNASKED)) && should_stop() {
                 return Ok(());
             }
         }
     }
 
-    /// Sleeps until the client submits, its entry reaches the head of a queue, or the time has come.
-    fn sleep(&mut self, memory: &impl Memory) -> Result<(), ConfigError> {
+    /// Sleeps until the client submits, its entry reaches the head of a queue, or `spin_ns` before the time of the next
+    /// work. Returns how long it slept.
+    fn sleep(&mut self, memory: &impl Memory, spin_ns: u64) -> Result<Duration, ConfigError> {
         let client = self.client.clone();
         let asleep = client.asleep(self.number);
         futex::announce(asleep);
@@ -107,10 +112,9 @@ impl ClientEngine {
         let time = match self.step_now(memory)? {
             StepOutcome::Work => Duration::ZERO,
             StepOutcome::Nothing => SLEEP_MAX,
-            StepOutcome::WaitUntil(ns) => {
-                Duration::from_nanos(ns.saturating_sub(self.now_ns() + SPIN_NS_MAX))
-            }
+            StepOutcome::WaitUntil(ns) => Duration::from_nanos(ns.saturating_sub(self.now_ns() + spin_ns)),
         };
+        let begin = Instant::now();
         if time > Duration::ZERO {
             futex::sleep(asleep, time.min(SLEEP_MAX));
         }
@@ -118,7 +122,7 @@ impl ClientEngine {
         if !was_woken {
             self.start_stranded();
         }
-        Ok(())
+        Ok(begin.elapsed())
     }
 
     /// Executes the next piece of work that is possible now, for callers that do not want a thread in

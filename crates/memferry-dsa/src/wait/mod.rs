@@ -38,4 +38,4 @@ pub use kinds::Wait;
 pub use pace::poll_interval;
 pub(crate) use patience::{AttendedTime, Patience};
 pub use table::TimedOut;
-pub use timers::reduce_timer_slack;
+pub use timers::{reduce_timer_slack, request_short_slices};
