@@ -73,7 +73,7 @@ statuses! {
     0x04 PageFaultRefused "the operating system refused a page; the address is bad"
     0x05 BatchFailed "a member of the batch did not succeed"
     0x06 BatchListFault "a page fault while the batch's list was read; touch the page and submit the rest of the list"
-    0x07 DeltaOrder "the delta record's offsets do not ascend"
+    0x07 DeltaOrder "the delta record's offsets descend"
     0x08 DeltaOffset "the delta record has an offset outside the target"
     0x09 DifMismatch "a data integrity field does not match"
     0x10 BadOpcode "the operation is not supported, not enabled, or not allowed inside a batch"

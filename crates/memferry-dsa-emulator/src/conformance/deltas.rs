@@ -17,7 +17,7 @@ pub(super) fn run(suite: &mut Suite<'_>) {
             let changes = [0, 1, 7, 8, 9, size / 64, size / 8];
             let changes = suite.pick(&changes);
             round_trip(suite, size, changes);
-            apply_bad(suite, size);
+            apply_odd(suite, size);
         }
     }
 }
@@ -84,36 +84,35 @@ fn round_trip(suite: &mut Suite<'_>, size: usize, changes: usize) {
     }
 }
 
-/// An entry that does not ascend, or is outside: only the entries before it are applied.
-fn apply_bad(suite: &mut Suite<'_>, size: usize) {
+/// An entry that descends or is outside: only the entries before it are applied. An entry with the offset of the one
+/// before is applied too.
+fn apply_odd(suite: &mut Suite<'_>, size: usize) {
     let words = (size / 8).min(40);
-    let (bad, is_outside) = (suite.below(words), suite.below(2) == 1);
-    let mut record = Vec::new();
-    for word in 0..words {
-        let offset = match word == bad {
-            true if is_outside && size / 8 < usize::from(u16::MAX) => size / 8,
-            true if bad > 0 => bad - 1,
-            _ => word,
-        };
-        record.extend((offset as u16).to_le_bytes());
-        record.extend([word as u8; 8]);
-    }
-    let is_outside = is_outside && size / 8 < usize::from(u16::MAX);
-    let applied_bytes = bad * ENTRY_BYTES;
-    let expected = match (is_outside, bad) {
+    let odd = suite.below(words);
+    let is_outside = suite.below(2) == 1 && size / 8 < usize::from(u16::MAX);
+    let offset = if is_outside { size / 8 } else { odd.saturating_sub(suite.pick(&[1, 2])) };
+    let descends = odd > 0 && offset < odd - 1;
+    let offsets: Vec<usize> = (0..words).map(|word| if word == odd { offset } else { word }).collect();
+    let applied_bytes = odd * ENTRY_BYTES;
+    let expected = match (is_outside, descends) {
         (true, _) => Err(DeltaError::OutOfRange { applied_bytes }),
-        (false, 0) => Ok(()),
-        (false, _) => Err(DeltaError::NotAscending { applied_bytes }),
+        (false, true) => Err(DeltaError::Descending { applied_bytes }),
+        (false, false) => Ok(()),
     };
-    let good = if expected.is_ok() { words } else { bad };
+    let good = if expected.is_ok() { words } else { odd };
     let mut target = aligned(suite, size);
     let mut after = target.bytes().to_vec();
-    for word in 0..good {
-        after[word * 8..word * 8 + 8].fill(word as u8);
+    for (number, offset) in offsets[..good].iter().enumerate() {
+        after[offset * 8..offset * 8 + 8].fill(number as u8);
     }
+    let entry = |(number, offset): (usize, &usize)| {
+        (*offset as u16).to_le_bytes().into_iter().chain([number as u8; 8]).collect::<Vec<u8>>()
+    };
+    let record: Vec<u8> = offsets.iter().enumerate().flat_map(entry).collect();
     let mut delta = suite.buffer_anywhere(record.len());
     delta.set(&record);
-    let describe = || format!("Apply Delta Record, {words} entries to {size} bytes, entry {bad} is bad");
+    let describe =
+        || format!("Apply Delta Record, {words} entries to {size} bytes, entry {odd} has offset {offset}");
     if let Some(applied) = suite.run(Request::apply_delta(delta.bytes(), target.bytes_mut()), describe) {
         suite.expect(applied, expected, describe);
         suite.expect_bytes(&target, &after, describe);

@@ -6,6 +6,9 @@
 //! offset u16, in units of 8 bytes | 8 bytes of the new data
 //! ```
 //!
+//! Apply accepts equal consecutive offsets: our reading of status 0x07 is that offsets must not descend. A vendor's test
+//! applies such a record and expects success.
+//!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Create Delta Record, Apply Delta Record).
 
 use memferry_dsa::{Address, Completion, Descriptor, Status};
@@ -158,7 +161,7 @@ impl ApplyDelta {
         let offset = u16::from_le_bytes([entry[0], entry[1]]);
         let stop =
             |status| Stop::Complete(Completion { bytes_completed: self.applied, ..Completion::new(status) });
-        if self.last.is_some_and(|last| offset <= last) {
+        if self.last.is_some_and(|last| offset < last) {
             return Err(stop(Status::DeltaOrder));
         }
         let place = u64::from(offset) * 8;

@@ -584,33 +584,36 @@ fn a_delta_record_byte_by_byte() {
     assert_eq!(complete(&mut run, equal).unwrap().status, Status::Success);
 }
 
-/// Invalid records: the entries before the bad one are applied.
+/// Records with equal offsets are valid, and the last entry counts. Of invalid records the entries before the bad one are
+/// applied.
 #[test]
-fn bad_delta_records() {
-    let entry = |offset: u16| {
+fn odd_delta_records() {
+    let entry = |(number, offset): (usize, &u16)| {
         let mut entry = offset.to_le_bytes().to_vec();
-        entry.extend([offset as u8; 8]);
+        entry.extend([number as u8 + 1; 8]);
         entry
     };
     let record = BASE.offset(PAGE_BYTES);
     for (offsets, status, good) in [
         (vec![0, 1, 5], Status::Success, 3),
-        (vec![0, 0], Status::DeltaOrder, 1),
+        (vec![0, 0], Status::Success, 2),
+        (vec![2, 5, 5, 5, 6], Status::Success, 5),
+        (vec![2, 5, 5, 4], Status::DeltaOrder, 3),
         (vec![3, 2], Status::DeltaOrder, 1),
         (vec![1, 7, 8], Status::DeltaOffset, 2),
         (vec![0xffff], Status::DeltaOffset, 0),
     ] {
         let mut run = plain();
         run.memory.map(BASE, 2 * PAGE);
-        let bytes: Vec<u8> = offsets.iter().flat_map(|offset| entry(*offset)).collect();
+        let bytes: Vec<u8> = offsets.iter().enumerate().flat_map(entry).collect();
         run.memory.store(record, &bytes);
         let completion =
             complete(&mut run, Descriptor::apply_delta(record, bytes.len() as u32, BASE, 64)).unwrap();
         let done = if status == Status::Success { 0 } else { good as u32 * 10 };
         assert_eq!((completion.status, completion.bytes_completed), (status, done), "{offsets:?}");
         let mut expected = [0; 64];
-        for offset in &offsets[..good] {
-            expected[usize::from(*offset) * 8..][..8].fill(*offset as u8);
+        for (number, offset) in offsets[..good].iter().enumerate() {
+            expected[usize::from(*offset) * 8..][..8].fill(number as u8 + 1);
         }
         assert_eq!(run.memory.load(BASE, 64), expected, "{offsets:?}");
     }

@@ -178,7 +178,7 @@ fn created(delta: Delta) -> Completion {
 fn applied(applied: Result<(), DeltaError>) -> Completion {
     let (status, bytes) = match applied {
         Ok(()) => (Status::Success, 0),
-        Err(DeltaError::NotAscending { applied_bytes }) => (Status::DeltaOrder, applied_bytes),
+        Err(DeltaError::Descending { applied_bytes }) => (Status::DeltaOrder, applied_bytes),
         Err(DeltaError::OutOfRange { applied_bytes }) => (Status::DeltaOffset, applied_bytes),
     };
     Completion { bytes_completed: bytes as u32, ..Completion::new(status) }

@@ -6,7 +6,7 @@
 //! | Fill, Compare Pattern | addresses; the pattern, rotated by the completed bytes |
 //! | Compare | addresses; the offset counts from the start of the request |
 //! | Create Delta | sources, the record's end and its room; later entries count from the new start and are corrected |
-//! | Apply Delta | the record's start; the next entry must still be above the last one applied |
+//! | Apply Delta | the record's start; the next entry must not be below the last one applied |
 //! | CRC | addresses; the seed is the CRC so far, if a byte was completed |
 //! | DIF | addresses; the tags are those of the record, if a block was completed |
 //!

@@ -221,7 +221,7 @@ impl<'a> Work<'a> {
             Status::DeltaOrder | Status::DeltaOffset if self.opcode() == Some(Opcode::ApplyDelta) => {
                 let applied_bytes = self.done() + completion.bytes_completed as usize;
                 Step::Ended(Ended::Applied(Err(match completion.status {
-                    Status::DeltaOrder => DeltaError::NotAscending { applied_bytes },
+                    Status::DeltaOrder => DeltaError::Descending { applied_bytes },
                     _ => DeltaError::OutOfRange { applied_bytes },
                 })))
             }
@@ -339,7 +339,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Apply Delta: checks that the next entry is above the last applied one, which the device does not know any more.
+    /// Apply Delta: checks that the next entry is not below the last applied one, which the device does not know any more.
     fn last_entry_misplaced(&self) -> Option<DeltaError> {
         let applied_bytes = self.done();
         if self.opcode() != Some(Opcode::ApplyDelta) || applied_bytes == 0 {
@@ -352,7 +352,7 @@ impl<'a> Work<'a> {
         };
         let next = self.piece().delta_address();
         let last = Address(next.0 - ENTRY_BYTES as u64);
-        (entry(next) <= entry(last)).then_some(DeltaError::NotAscending { applied_bytes })
+        (entry(next) < entry(last)).then_some(DeltaError::Descending { applied_bytes })
     }
 
     /// The exact offset of a difference, which devices may round down to a multiple of 8.

@@ -7,6 +7,9 @@
 //!         8 bytes  the new word
 //! ```
 //!
+//! Create never writes an offset twice. Apply accepts equal consecutive offsets, and the last entry counts: our reading
+//! of status 0x07 is that offsets must not descend. A vendor's test applies such a record and expects success.
+//!
 //! Source: DSA specification 8.3.8 and 8.3.9.
 
 use super::simd;
@@ -63,11 +66,11 @@ pub enum Delta {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeltaError {
-    /// An offset is not greater than the one before.
+    /// An offset is less than the one before.
     #[error(
-        "the delta record's offsets do not ascend; its first {applied_bytes} bytes are applied; create it again"
+        "the delta record's offsets descend; its first {applied_bytes} bytes are applied; create it again"
     )]
-    NotAscending {
+    Descending {
         /// Bytes of the record that are applied.
         applied_bytes: usize,
     },
@@ -107,7 +110,7 @@ pub fn create_delta(old: &[u8], new: &[u8], delta: &mut [u8]) -> Delta {
 /// Shapes: `delta` a multiple of 10 bytes, `target` a multiple of 8.
 ///
 /// # Errors
-/// [`DeltaError`]; an entry that neither ascends nor is in range is reported as not ascending.
+/// [`DeltaError`]; an entry that both descends and is out of range is reported as descending.
 ///
 /// # Panics
 /// If a shape is violated.
@@ -288,23 +291,23 @@ pub(super) fn apply(
     write: impl Fn(&[Entry; GROUP], &mut [Word; GROUP]),
 ) -> Result<(), DeltaError> {
     let (groups, rest) = entries.as_chunks::<GROUP>();
-    let mut free = 0; // the lowest offset that still ascends
+    let mut least = 0; // the offset of the last entry: the lowest one that does not descend
     for (at, group) in groups.iter().enumerate() {
         let first = offset(&group[0]);
         let run = target.get_mut(first..).and_then(|run| run.first_chunk_mut());
         match run {
             Some(run)
-                if first >= free
+                if first >= least
                     && offset(&group[GROUP - 1]) == first + GROUP - 1
                     && is_run(first, group) =>
             {
                 write(group, run);
-                free = first + GROUP;
+                least = first + GROUP - 1;
             }
-            _ => free = apply_careful(at * GROUP, free, group, target)?,
+            _ => least = apply_careful(at * GROUP, least, group, target)?,
         }
     }
-    apply_careful(groups.len() * GROUP, free, rest, target)?;
+    apply_careful(groups.len() * GROUP, least, rest, target)?;
     Ok(())
 }
 
@@ -321,22 +324,22 @@ pub(super) fn new(entry: &Entry) -> Word {
     new
 }
 
-/// Applies entries one by one and returns the lowest offset that still ascends.
+/// Applies entries one by one and returns the lowest offset that does not descend.
 #[inline]
 fn apply_careful(
     applied: usize,
-    mut free: usize,
+    mut least: usize,
     entries: &[Entry],
     target: &mut [Word],
 ) -> Result<usize, DeltaError> {
     for (at, entry) in entries.iter().enumerate() {
         let offset = offset(entry);
         let applied_bytes = (applied + at) * ENTRY_BYTES;
-        if offset < free {
-            return Err(DeltaError::NotAscending { applied_bytes });
+        if offset < least {
+            return Err(DeltaError::Descending { applied_bytes });
         }
         *target.get_mut(offset).ok_or(DeltaError::OutOfRange { applied_bytes })? = new(entry);
-        free = offset + 1;
+        least = offset;
     }
-    Ok(free)
+    Ok(least)
 }

@@ -210,7 +210,7 @@ fn run(client: &Client, case: Case) -> (String, Vec<Vec<u8>>) {
             // What is behind the record is unspecified.
             c[written..].fill(0);
             if salt & 4 == 4 && written > 20 {
-                c.copy_within(10..12, 0); // no longer ascending
+                c.copy_within(written - 10..written - 8, 0); // the first offset is the last one: descending
             }
             let applied = client.run(Request::apply_delta(&c[..written.max(10)], &mut a[..words]));
             format!("{created:?} {applied:?}")

@@ -33,8 +33,8 @@ fn apply_naive(record: &[u8], target: &mut [u8]) -> Result<(), DeltaError> {
     for (at, entry) in record.chunks(ENTRY_BYTES).enumerate() {
         let offset = usize::from(u16::from_le_bytes([entry[0], entry[1]]));
         let applied_bytes = at * ENTRY_BYTES;
-        if last.is_some_and(|last| offset <= last) {
-            return Err(DeltaError::NotAscending { applied_bytes });
+        if last.is_some_and(|last| offset < last) {
+            return Err(DeltaError::Descending { applied_bytes });
         }
         if offset * 8 >= target.len() {
             return Err(DeltaError::OutOfRange { applied_bytes });
@@ -182,24 +182,33 @@ fn bad_records() {
             (0..count).flat_map(|at| [(at * gap) as u8, 0].into_iter().chain([at as u8 + 1; 8])).collect();
         assert_eq!(apply_all_ways(&record, &target, 5).0, Ok(()));
         for place in 0..count {
-            for bad in [0, (place.saturating_sub(1) * gap) as u16, words as u16, 0x100, u16::MAX] {
+            for bad in [
+                0,
+                (place.saturating_sub(2) * gap) as u16,
+                (place.saturating_sub(1) * gap) as u16,
+                words as u16,
+                0x100,
+                u16::MAX,
+            ] {
                 let mut record = record.clone();
                 record[place * ENTRY_BYTES..][..2].copy_from_slice(&bad.to_le_bytes());
                 let (outcome, _) = apply_all_ways(&record, &target, place);
                 let applied_bytes = place * ENTRY_BYTES;
                 if usize::from(bad) >= words {
                     assert_eq!(outcome, Err(DeltaError::OutOfRange { applied_bytes }));
-                } else if place > 0 {
-                    assert_eq!(outcome, Err(DeltaError::NotAscending { applied_bytes }));
+                } else if usize::from(bad) < place.saturating_sub(1) * gap {
+                    assert_eq!(outcome, Err(DeltaError::Descending { applied_bytes }));
+                } else {
+                    assert_eq!(outcome, Ok(()), "equal to the offset before");
                 }
             }
         }
     }
-    // Two runs of a group each; the second begins inside the first, at its end, and behind it.
-    for (second, is_bad) in [(0, true), (20, true), (54, true), (55, false), (56, false)] {
+    // Two runs of a group each; the second begins inside the first, with its last word, and behind it.
+    for (second, is_bad) in [(0, true), (20, true), (53, true), (54, false), (55, false), (56, false)] {
         let offsets = (30..55u8).chain(second..second + 25);
         let record: Vec<u8> = offsets.flat_map(|at| [at, 0].into_iter().chain([at; 8])).collect();
-        let bad = Err(DeltaError::NotAscending { applied_bytes: 25 * ENTRY_BYTES });
+        let bad = Err(DeltaError::Descending { applied_bytes: 25 * ENTRY_BYTES });
         assert_eq!(apply_all_ways(&record, &target, 7).0, if is_bad { bad } else { Ok(()) });
     }
     // A run that exceeds the target in its middle.
@@ -244,7 +253,7 @@ proptest! {
 
     #[test]
     fn any_records(
-        entries in prop::collection::vec((0..4u16, any::<u64>()), 0..200),
+        entries in prop::collection::vec((0..5u16, any::<u64>()), 0..200),
         jumps in prop::collection::vec(any::<prop::sample::Index>(), 0..2),
         words in 0..300usize,
     ) {
@@ -252,8 +261,9 @@ proptest! {
         let mut record = Vec::new();
         let jumps: Vec<usize> = jumps.iter().filter(|_| !entries.is_empty()).map(|jump| jump.index(entries.len())).collect();
         for (at, (step, value)) in entries.iter().enumerate() {
-            // Mostly runs; sometimes an entry too low or too high.
-            offset = if jumps.contains(&at) { *value as u16 } else { offset.wrapping_add(1 + step / 3) };
+            // Mostly runs; sometimes an equal offset, or an entry too low or too high.
+            let step = [0, 1, 1, 1, 2][usize::from(*step)];
+            offset = if jumps.contains(&at) { *value as u16 } else { offset.wrapping_add(step) };
             record.extend(offset.to_le_bytes());
             record.extend(value.to_le_bytes());
         }
