@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use memferry_dsa::QueueMode;
 use memferry_dsa::system::DeviceId;
 use memferry_dsa_emulator::shared::{ClientReport, QueueAt, Server, Submitted};
 use memferry_dsa_emulator::{DeviceCounters, QUEUES_MAX};
@@ -44,6 +45,12 @@ fn device(
         }
         let queue = id.queue(number as u32);
         writeln!(text, "  {queue}: {accepted} accepted, {retried} retries, {dropped} lost")?;
+        if report.mode == Some(QueueMode::Dedicated) && retried > 0 {
+            writeln!(
+                text,
+                "    ENQCMD to a dedicated queue is never accepted: use MOVDIR64B, or a shared queue"
+            )?;
+        }
         let mut others = accepted;
         for ClientReport { process, program, queues } in clients {
             let Some(Submitted { accepted, retried, dropped }) = queues.get(&at) else { continue };
@@ -83,7 +90,7 @@ fn device(
 
 #[cfg(test)]
 mod tests {
-    use memferry_dsa::Descriptor;
+    use memferry_dsa::{Descriptor, Submission};
     use memferry_dsa_emulator::shared::{Client, DeviceSetup, Options};
     use memferry_dsa_emulator::{Capabilities, CheckedMemory, OPERATIONS, dedicated_queue, shared_queue};
 
@@ -105,7 +112,7 @@ mod tests {
     #[test]
     fn each_count_has_its_line() {
         let state = Server::create(&Options::default()).unwrap();
-        let devices = [DeviceId(0), DeviceId(2)];
+        let devices = [DeviceId(0), DeviceId(2), DeviceId(4)];
         for (device, id) in devices.iter().enumerate() {
             let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
             let engine_groups = [Some(0), None, None, None];
@@ -127,6 +134,10 @@ mod tests {
         client.movdir64b(dedicated, &mut unknown);
         client.movdir64b(dedicated, &mut unknown);
         execute(&state, &client);
+        let second = QueueAt::new(1, 1).unwrap();
+        for _ in 0..1000 {
+            assert_eq!(client.enqcmd(second, &mut Descriptor::noop().to_words()), Submission::Retry);
+        }
         let told = summary(&devices, &state);
         let name = std::fs::read_to_string("/proc/self/comm").unwrap();
         let program = format!("{} ({})", name.trim_end(), std::process::id());
@@ -138,7 +149,11 @@ mod tests {
             "  wq0.1: 1 accepted, 0 retries, 1 lost",
             &format!("    {program}: 1 accepted, 0 retries, 1 lost"),
             "           2 ended: success (status 0x01)",
-            "dsa2: nothing was submitted",
+            "dsa2: 0 descriptors accepted, 1000 retries, 0 lost, 0 bytes",
+            "  wq2.1: 0 accepted, 1000 retries, 0 lost",
+            "    ENQCMD to a dedicated queue is never accepted: use MOVDIR64B, or a shared queue",
+            &format!("    {program}: 0 accepted, 1000 retries, 0 lost"),
+            "dsa4: nothing was submitted",
         ] {
             assert!(told.lines().any(|found| found == line), "{line:?} is not in:\n{told}");
         }

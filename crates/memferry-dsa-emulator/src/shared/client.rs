@@ -109,8 +109,15 @@ impl Client {
 
     #[inline]
     fn submit_shared(&self, at: QueueAt, words: &mut [u64; 8], by: Submitter) -> Submission {
-        if self.config(at).mode() != Some(QueueMode::Shared) {
-            return Submission::Retry;
+        match self.config(at).mode() {
+            Some(QueueMode::Shared) => {}
+            // Counted, so that a user finds the mistake: the submitter may try for ever.
+            Some(QueueMode::Dedicated) => {
+                self.order(at).queues[at.queue].counts.0.retried.fetch_add(1, Ordering::Relaxed);
+                self.mine(at).retried.fetch_add(1, Ordering::Relaxed);
+                return Submission::Retry;
+            }
+            None => return Submission::Retry,
         }
         words[0] = words[0] & !u64::from(u32::MAX) | u64::from(self.pasid());
         match self.submit(at, QueueMode::Shared, words, by) {

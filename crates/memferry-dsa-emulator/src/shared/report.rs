@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use memferry_dsa::QueueMode;
+
 use super::clients::LiveClient;
 use super::layout::DEVICES_MAX;
 use super::{QueueAt, Server};
@@ -13,13 +15,15 @@ use crate::queue::ring::ClientId;
 /// The counts of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueReport {
+    /// The mode; `None` if the queue is not enabled.
+    pub mode: Option<QueueMode>,
     /// Entries in the queue.
     pub occupancy: u64,
     /// Descriptors that have left the queue and are not complete.
     pub in_progress: u64,
     /// Descriptors that the queue has accepted since it was created.
     pub accepted: u64,
-    /// Retry answers while the queue was enabled.
+    /// Retry answers while the queue was enabled. A dedicated queue answers Retry to each ENQCMD.
     pub retried: u64,
     /// Descriptors lost because the queue was dedicated and full.
     pub dropped: u64,
@@ -57,6 +61,7 @@ impl Server {
         let retired = queue.counts.0.retired.load(Ordering::Acquire).min(COUNT_MAX);
         let completed = self.completed(at) + retired;
         QueueReport {
+            mode: self.devices().device(at.device).queues[at.queue].mode(),
             in_progress: queue.ring.popped().saturating_sub(completed),
             occupancy: queue.ring.occupancy(),
             accepted: queue.ring.pushed(),
