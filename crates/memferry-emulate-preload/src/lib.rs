@@ -6,7 +6,8 @@
 //!    │                                     └───▶ engine   a thread that executes the descriptors of this process
 //!    ├── ENQCMD, MOVDIR64B, ... ─────▶ trap     decodes and emulates the instruction
 //!    │                                     └───▶ patch    replaces it by a jump: no signal the next time
-//!    └── its own signals, handlers ──▶ hooks    store its handlers; trap calls them as the kernel would
+//!    ├── its own signals, handlers ──▶ hooks    store its handlers; trap calls them as the kernel would
+//!    └── exec, posix_spawn ──────────▶ hooks    have the next program load this library too
 //! ```
 //!
 //! The devices are those of `memferry_dsa_emulator::shared`. The command serves them at a socket. Without that socket

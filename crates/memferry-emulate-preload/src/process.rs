@@ -56,6 +56,8 @@ pub(crate) fn is_active() -> bool {
 }
 
 fn prepare() -> bool {
+    // Also without an emulation: hooks that look for the next function later may do it where that is not safe.
+    hooks::prepare();
     let path = path();
     match Devices::connect(&path) {
         Ok(connected) => {
@@ -63,7 +65,6 @@ fn prepare() -> bool {
             // ORDERING: Release pairs with the Acquire in `connected`: the connection is complete.
             CONNECTED.store(Box::into_raw(Box::new(connected)), Ordering::Release);
             trap::prepare();
-            hooks::prepare();
             let is_there = fork_local::prepare();
             if !is_there {
                 warn("this kernel lacks MADV_WIPEONFORK, which the emulation needs; use Linux 4.14 or newer");

@@ -1,4 +1,5 @@
-//! System calls without libc: another library may have replaced its functions, and errno must not change.
+//! System calls without libc: another library may have replaced its functions, and errno must not change. `to_libc`
+//! sets it, for hooks.
 
 use std::arch::asm;
 
@@ -21,6 +22,16 @@ pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
             lateout("rcx") _, lateout("r11") _,
             options(nostack),
         );
+    }
+    answer
+}
+
+/// Converts the answer of a system call as libc does: sets `errno` and returns -1.
+pub(crate) fn to_libc(answer: isize) -> isize {
+    if (-4095..0).contains(&answer) {
+        // SAFETY: errno is this thread's.
+        unsafe { *libc::__errno_location() = -answer as c_int };
+        return -1;
     }
     answer
 }
@@ -55,15 +66,6 @@ pub(crate) unsafe fn munmap(address: usize, length: usize) -> isize {
 pub(crate) fn madvise(address: usize, length: usize, advice: c_int) -> bool {
     // SAFETY: the two advices that are used here (DONTFORK, WIPEONFORK) concern forks only.
     unsafe { call(libc::SYS_madvise, [address, length, advice as usize, 0, 0, 0]) == 0 }
-}
-
-/// mprotect(2).
-///
-/// # Safety
-/// As mprotect(2).
-pub(crate) unsafe fn mprotect(address: usize, length: usize, protection: c_int) -> bool {
-    // SAFETY: passed on.
-    unsafe { call(libc::SYS_mprotect, [address, length, protection as usize, 0, 0, 0]) == 0 }
 }
 
 /// The identity of an open file: `st_dev` and `st_ino`.

@@ -1,8 +1,15 @@
 //! Hooks of mmap, mremap and munmap: a mapping of a queue becomes a portal.
 //!
-//! The hook really maps the file of the queue, so that the kernel makes its checks. The page has no access rights, so a
-//! submission traps also on processors that have the instructions. Children do not inherit the page. A mapping that is
-//! private or not writable is not a portal, as on silicon.
+//! ```text
+//! the program   mmap(MAP_SHARED, PROT_WRITE)      the kernel alone refuses it: ENODEV
+//! the kernel    mmap(MAP_PRIVATE, PROT_NONE)      what the hook requests in its place
+//! ```
+//!
+//! The hook really maps the file, so that the kernel makes its checks, and the queue has a user as long as it is mapped.
+//! The page has no access rights, so a submission traps also on processors that have the instructions. Children do not
+//! inherit the page. A mapping that is private or not writable is not a portal, as on silicon.
+//!
+//! A queue that cannot be mapped answers EPERM, after which programs with a path by `write(2)` use that path.
 
 use std::ffi::c_void;
 use std::mem::transmute;
@@ -41,18 +48,27 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: the caller's contract is that of mmap(2); callers of this closure drop MAP_POPULATE for portals.
-    let next = |flags| unsafe { next_mmap(address, length, protection, flags, file, offset) };
+    // SAFETY: the caller's contract is that of mmap(2). A portal gets fewer rights than the caller requests, and no other
+    // program relies on a page that was not there before.
+    let next = |protection, flags| unsafe { next_mmap(address, length, protection, flags, file, offset) };
+    let pass_on = || {
+        let mapped = next(protection, flags);
+        if mapped == libc::MAP_FAILED && errno() == libc::ENODEV && is_queue(file) {
+            fail(libc::EPERM)
+        } else {
+            mapped
+        }
+    };
     let is_replacing = flags & libc::MAP_FIXED != 0;
     if (file < 0 || flags & libc::MAP_ANONYMOUS != 0) && !is_replacing {
-        return next(flags);
+        return next(protection, flags);
     }
     if !process::is_active() {
-        return next(flags);
+        return pass_on();
     }
-    let Some(local) = fork_local::get() else { return next(flags) };
+    let Some(local) = fork_local::get() else { return pass_on() };
     let Some(at) = queue_of(flags, file) else {
-        let mapped = next(flags);
+        let mapped = pass_on();
         if is_replacing && mapped != libc::MAP_FAILED {
             local.portals.remove(mapped as u64, length as u64);
         }
@@ -64,11 +80,12 @@ pub(crate) unsafe extern "C" fn mmap(
     if !may_map() || !is_openers(file) {
         return fail(libc::EPERM);
     }
-    let mapped = next(flags & !libc::MAP_POPULATE);
-    if mapped == libc::MAP_FAILED {
-        return mapped;
-    }
-    if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
+    let kind = flags & libc::MAP_TYPE;
+    if kind == libc::MAP_PRIVATE {
+        let mapped = next(protection, flags & !libc::MAP_POPULATE);
+        if mapped == libc::MAP_FAILED {
+            return mapped;
+        }
         process::warn(
             "a queue is mapped with MAP_PRIVATE: submissions go to a copy of the page and never to the device; use \
             MAP_SHARED",
@@ -76,10 +93,21 @@ pub(crate) unsafe extern "C" fn mmap(
         local.portals.remove(mapped as u64, PAGE as u64);
         return make_private(mapped, protection);
     }
-    if !open_portal(local, mapped as usize, at, protection) {
+    if kind != libc::MAP_SHARED && kind != libc::MAP_SHARED_VALIDATE {
+        return fail(libc::EINVAL);
+    }
+    let is_portal = protection & libc::PROT_WRITE != 0;
+    if is_portal && !is_writable(file) {
+        return fail(libc::EACCES);
+    }
+    let mapped = next(libc::PROT_NONE, flags & !(libc::MAP_TYPE | libc::MAP_POPULATE) | libc::MAP_PRIVATE);
+    if mapped == libc::MAP_FAILED {
+        return mapped;
+    }
+    if !open_portal(local, mapped as usize, at, is_portal) {
         // SAFETY: the mapping was made above, and its address was not returned yet.
         unsafe { sys::munmap(mapped as usize, PAGE) };
-        return fail(libc::ENOMEM);
+        return fail(libc::EPERM);
     }
     // The program may have set handlers without calling the hooks: by a system call, or inside libc.
     trap::install();
@@ -116,7 +144,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> 
         // SAFETY: the symbol has this type; the rest is passed on.
         Some(next) => unsafe { transmute::<usize, Munmap>(next)(address, length) },
         // SAFETY: passed on.
-        None => answer(unsafe { sys::munmap(address as usize, length) }) as c_int,
+        None => sys::to_libc(unsafe { sys::munmap(address as usize, length) }) as c_int,
     }
 }
 
@@ -136,7 +164,7 @@ pub(crate) unsafe extern "C" fn mremap(
         None => {
             let arguments = [address as usize, length, new_length, flags as usize, target as usize, 0];
             // SAFETY: passed on.
-            answer(unsafe { sys::call(libc::SYS_mremap, arguments) }) as *mut c_void
+            sys::to_libc(unsafe { sys::call(libc::SYS_mremap, arguments) }) as *mut c_void
         }
     };
     if moved != libc::MAP_FAILED
@@ -171,7 +199,7 @@ unsafe fn next_mmap(
             // SAFETY: passed on.
             let mapped =
                 unsafe { sys::mmap(address as usize, length, protection, flags, file, offset as usize) };
-            answer(mapped) as *mut c_void
+            sys::to_libc(mapped) as *mut c_void
         }
     }
 }
@@ -205,18 +233,32 @@ fn may_map() -> bool {
 ///
 /// Source: `idxd_cdev_mmap` since 2025. Before, a submission by another process killed that process.
 fn is_openers(file: c_int) -> bool {
-    // SAFETY: the request has no argument. Only files of the emulated driver know it.
-    let answer = unsafe { sys::call(libc::SYS_ioctl, [file as usize, IS_OPENERS as usize, 0, 0, 0, 0]) };
-    answer != -(libc::EPERM as isize)
+    ask_opener(file) != -(libc::EPERM as isize)
 }
 
-fn open_portal(local: &ForkLocal, page: usize, at: QueueAt, protection: c_int) -> bool {
+/// Whether a file is a queue of an emulated driver, also in a process that has no connection to the devices.
+fn is_queue(file: c_int) -> bool {
+    let answer = ask_opener(file);
+    answer == 0 || answer == -(libc::EPERM as isize)
+}
+
+/// The answer of the driver whether this process has opened the file: 0, -EPERM, or another error for other files.
+fn ask_opener(file: c_int) -> isize {
+    // SAFETY: the request has no argument. Only files of the emulated driver know it.
+    unsafe { sys::call(libc::SYS_ioctl, [file as usize, IS_OPENERS as usize, 0, 0, 0, 0]) }
+}
+
+/// Whether a file is open for writing, which the kernel requires for a shared writable mapping.
+fn is_writable(file: c_int) -> bool {
+    // SAFETY: the request has no argument.
+    let flags = unsafe { sys::call(libc::SYS_fcntl, [file as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    flags >= 0 && flags as c_int & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+fn open_portal(local: &ForkLocal, page: usize, at: QueueAt, is_portal: bool) -> bool {
     // The program may have unmapped an earlier portal here by a system call of its own.
     local.portals.remove(page as u64, PAGE as u64);
-    let is_portal = protection & libc::PROT_WRITE != 0;
-    // SAFETY: the mapping was just made, and its address was not returned yet.
-    (unsafe { sys::mprotect(page, PAGE, libc::PROT_NONE) })
-        && sys::madvise(page, PAGE, libc::MADV_DONTFORK)
+    sys::madvise(page, PAGE, libc::MADV_DONTFORK)
         && (!is_portal || local.start(at.device) && local.portals.add(page as u64, at))
 }
 
@@ -226,19 +268,14 @@ fn open_portal(local: &ForkLocal, page: usize, at: QueueAt, protection: c_int) -
 fn make_private(page: *mut c_void, protection: c_int) -> *mut c_void {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: it replaces a mapping that was just made; its address was not returned yet.
-    answer(unsafe { sys::mmap(page as usize, PAGE, protection, flags, -1, 0) }) as *mut c_void
+    sys::to_libc(unsafe { sys::mmap(page as usize, PAGE, protection, flags, -1, 0) }) as *mut c_void
+}
+
+fn errno() -> c_int {
+    // SAFETY: errno is this thread's.
+    unsafe { *libc::__errno_location() }
 }
 
 fn fail(error: c_int) -> *mut c_void {
-    answer(-(error as isize)) as *mut c_void
-}
-
-/// Converts the answer of a system call as libc does: sets `errno` and returns -1.
-fn answer(answer: isize) -> isize {
-    if (-4095..0).contains(&answer) {
-        // SAFETY: errno is this thread's.
-        unsafe { *libc::__errno_location() = -answer as c_int };
-        return -1;
-    }
-    answer
+    sys::to_libc(-(error as isize)) as *mut c_void
 }

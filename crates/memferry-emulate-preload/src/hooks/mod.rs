@@ -3,6 +3,8 @@
 //! Each hook calls the next function of its name in the order of loading, which may belong to another preloaded
 //! library. Without an emulation it does nothing else.
 
+mod environment;
+mod exec;
 mod map;
 mod mask;
 mod next;
@@ -10,6 +12,7 @@ mod sigaction;
 
 /// Looks up the next functions of all hooks, before threads can look them up at the same time.
 pub(crate) fn prepare() {
+    exec::prepare();
     map::prepare();
     mask::prepare();
     sigaction::prepare();

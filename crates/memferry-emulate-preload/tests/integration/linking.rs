@@ -12,15 +12,26 @@ use crate::common::{Machine, library, told};
 const OTHER: &str = "/lib/x86_64-linux-gnu/libmemusage.so";
 
 /// The exported symbols.
-const EXPORTS: [&str; 17] = [
+const EXPORTS: [&str; 28] = [
     "__sysv_signal",
     "bsd_signal",
     "epoll_pwait",
+    "execl",
+    "execle",
+    "execlp",
+    "execv",
+    "execve",
+    "execveat",
+    "execvp",
+    "execvpe",
+    "fexecve",
     "memferry_emulated_instructions",
     "mmap",
     "mmap64",
     "mremap",
     "munmap",
+    "posix_spawn",
+    "posix_spawnp",
     "ppoll",
     "pselect",
     "pthread_sigmask",
