@@ -33,6 +33,7 @@ mod executor;
 pub mod fuzz;
 mod layout;
 mod namespace;
+mod notes;
 mod opener;
 mod options;
 mod preload;

@@ -14,6 +14,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memferry_dsa_emulator::AddressSpace;
@@ -33,6 +34,7 @@ const USERS_MAX: usize = 256;
 pub(crate) struct Opener {
     identity: Identity,
     user: u32,
+    is_used: AtomicBool,
     /// `None` if this process may not trace it.
     space: Option<AddressSpace>,
 }
@@ -78,7 +80,7 @@ impl Openers {
                 None
             }
         };
-        let opener = Arc::new(Opener { identity, user, space });
+        let opener = Arc::new(Opener { identity, user, is_used: AtomicBool::new(false), space });
         known.insert(identity.process, Arc::downgrade(&opener));
         Ok(opener)
     }
@@ -92,6 +94,11 @@ impl Opener {
     /// Its process.
     pub(crate) fn process(&self) -> u32 {
         self.identity.process
+    }
+
+    /// Returns true on the first call.
+    pub(crate) fn is_first_use(&self) -> bool {
+        !self.is_used.swap(true, Ordering::Relaxed)
     }
 
     /// Its memory, if this process may access it.

@@ -1,7 +1,7 @@
 //! Examines a program before it is run: whether it exists, and whether the preload library will be loaded into it.
 //!
 //! A program without the dynamic linker runs without the library. It sees the devices, can configure them and can
-//! submit with `write(2)`, but a store to a mapped portal ends in SIGBUS. A note says so before the program starts.
+//! submit with `write(2)`, but it cannot map queues. A note says so before the program starts.
 //!
 //! Source: ELF-64 object file format 1.5; ld.so(8), "secure-execution mode"; execve(2), "interpreter scripts".
 
@@ -46,28 +46,6 @@ pub(crate) enum Obstacle {
     Privileged,
 }
 
-impl Obstacle {
-    fn description(&self) -> String {
-        match self {
-            Obstacle::Static => "is linked statically".to_owned(),
-            Obstacle::OtherMachine => "is no program for 64-bit x86".to_owned(),
-            Obstacle::OtherLibrary(linker) => {
-                format!("is linked with another C library ({})", linker.display())
-            }
-            Obstacle::Privileged => "changes its user or group when it starts (setuid)".to_owned(),
-        }
-    }
-
-    fn advice(&self) -> &'static str {
-        match self {
-            Obstacle::Static => "link it dynamically to use them",
-            Obstacle::OtherMachine => "use its 64-bit build",
-            Obstacle::OtherLibrary(_) => "link it with the GNU C library to use them",
-            Obstacle::Privileged => "run a copy without the bit, or run as its owner",
-        }
-    }
-}
-
 /// A program that can be run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Program {
@@ -107,13 +85,49 @@ impl Program {
     /// Returns a note for the user if the library will not be loaded.
     pub(crate) fn note(&self) -> Option<String> {
         let (file, obstacle) = self.obstacle.as_ref()?;
-        Some(format!(
-            "{} {}, so portals that it maps do not work, and a submission to one ends it with SIGILL or SIGBUS; it sees \
-            the devices, can configure them and can submit with write(2); {}",
+        Some(obstacle.note(file))
+    }
+
+    /// Returns the file of a running program and a note for the user, if the library is not loaded into it.
+    pub(crate) fn note_of_process(process: u32) -> Option<(PathBuf, String)> {
+        let link = format!("/proc/{process}/exe");
+        // Opened by the link: the path may lead to another file, or to none.
+        let (_, obstacle) = obstacle(Path::new(&link), 0)?;
+        let path = fs::read_link(link).ok()?;
+        let note = obstacle.note(&path);
+        Some((path, note))
+    }
+}
+
+impl Obstacle {
+    fn note(&self, file: &Path) -> String {
+        format!(
+            "{} {}, so it cannot map queues (ENODEV); it sees the devices, can configure them and can submit with \
+            write(2); {}",
             file.display(),
-            obstacle.description(),
-            obstacle.advice()
-        ))
+            self.description(),
+            self.advice()
+        )
+    }
+
+    fn description(&self) -> String {
+        match self {
+            Obstacle::Static => "is linked statically".to_owned(),
+            Obstacle::OtherMachine => "is no program for 64-bit x86".to_owned(),
+            Obstacle::OtherLibrary(linker) => {
+                format!("is linked with another C library ({})", linker.display())
+            }
+            Obstacle::Privileged => "changes its user or group when it starts (setuid)".to_owned(),
+        }
+    }
+
+    fn advice(&self) -> &'static str {
+        match self {
+            Obstacle::Static => "link it dynamically to map queues",
+            Obstacle::OtherMachine => "use its 64-bit build to map queues",
+            Obstacle::OtherLibrary(_) => "link it with the GNU C library to map queues",
+            Obstacle::Privileged => "to map queues, run a copy without the bit, or run as its owner",
+        }
     }
 }
 

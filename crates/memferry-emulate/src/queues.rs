@@ -1,5 +1,9 @@
 //! The queues: their open files, and the shared state through which all processes use them.
 //!
+//! A queue is opened for direct I/O, so the kernel refuses to map it shared (ENODEV). The preload library maps it
+//! privately and without rights, and catches the stores. So a program without the library gets an error, and its stores
+//! are never lost in a page.
+//!
 //! The state follows the driver: a bound queue is enabled in it, and an unbound queue is closed, drained and disabled.
 //! The attributes of the driver that change by themselves come from the state.
 //!
@@ -10,11 +14,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuser::FopenFlags;
 use memferry_dsa::system::{Device, DeviceId, Queue, QueueId, SystemState};
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::FakeDriver;
@@ -26,10 +28,10 @@ use memferry_dsa_emulator::{Capabilities, OPERATIONS, QUEUES_MAX};
 use crate::error::Error;
 use crate::executor::{Executors, without_trace};
 use crate::namespace::PRIVATE;
+use crate::notes::Notes;
 use crate::opener::{Opener, Openers};
 use crate::options::Options;
 use crate::summary::summary;
-use crate::system;
 
 /// Smallest inode number of a queue's file. Other files have smaller numbers.
 const NUMBER_MIN: u64 = 1 << 32;
@@ -47,8 +49,8 @@ pub(crate) struct Queues {
     openers: Openers,
     /// Serves other processes until it is dropped.
     listening: Option<Listener>,
-    /// Written once, when the kernel has mounted the file system.
-    is_direct_io: AtomicBool,
+    /// `None`: no program has the preload library, and no program gets a note.
+    notes: Option<Notes>,
     /// The number of open files of each queue.
     open_counts: Mutex<HashMap<QueueId, u32>>,
     /// The queues that are enabled in the shared state. The lock also serialises changes of the state.
@@ -62,8 +64,6 @@ pub(crate) struct QueueFile {
     pub(crate) mode: QueueMode,
     /// The address space that opened it, which its descriptors refer to.
     pub(crate) opener: Arc<Opener>,
-    /// How often the kernel has requested a page of it.
-    reads: AtomicU32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,6 +88,7 @@ impl Queues {
         let mut queues = Queues::with_state(Shared::create(&shared).map_err(failed)?, driver, devices);
         let listening = queues.shared.listen(&Path::new(PRIVATE).join("devices"), without_trace);
         queues.listening = Some(listening.map_err(failed)?);
+        queues.notes = options.preload.then(Notes::default);
         Ok(queues)
     }
 
@@ -100,7 +101,7 @@ impl Queues {
             openers: Openers::default(),
             shared,
             listening: None,
-            is_direct_io: AtomicBool::new(false),
+            notes: None,
             open_counts: Mutex::default(),
             enabled: Mutex::default(),
         };
@@ -124,19 +125,6 @@ impl Queues {
             }
         }
         Ok(())
-    }
-
-    /// Sets whether the kernel can map a file that is opened for direct I/O.
-    pub(crate) fn set_direct_io(&self, is_direct_io: bool) {
-        self.is_direct_io.store(is_direct_io, Ordering::Relaxed);
-    }
-
-    /// Returns the flags for opening a queue. Older kernels refuse to map a file without a page cache.
-    pub(crate) fn open_flags(&self) -> FopenFlags {
-        match self.is_direct_io.load(Ordering::Relaxed) {
-            true => FopenFlags::FOPEN_DIRECT_IO,
-            false => FopenFlags::empty(),
-        }
     }
 
     /// Applies the state of the driver to the shared state. Takes up to some seconds if descriptors are in flight.
@@ -238,7 +226,11 @@ impl Queues {
         }
         *count += 1;
         self.show_clients(queue, *count);
-        Ok(Arc::new(QueueFile { queue, at, mode, opener, reads: AtomicU32::new(0) }))
+        drop(counts);
+        if let Some(notes) = self.notes.as_ref().filter(|_| opener.is_first_use()) {
+            notes.opened(queue, opener.process());
+        }
+        Ok(Arc::new(QueueFile { queue, at, mode, opener }))
     }
 
     /// Closes a file: its last descriptor and its last mapping are gone.
@@ -311,28 +303,6 @@ impl QueueFile {
     /// Whether a thread has the address space that the file was opened from.
     pub(crate) fn is_opener(&self, thread: u32) -> bool {
         self.opener.has_thread(thread)
-    }
-
-    /// Refuses a page of the queue to a thread, and kills a thread that requests it for ever.
-    ///
-    /// The preload library catches stores to a queue. Without the library, a store requests the page twice and ends in
-    /// SIGBUS. With `MAP_POPULATE`, Linux repeats the request for ever, and only SIGKILL interrupts it. Engines of this
-    /// process also request pages, for descriptors that name the queue's page; they accept the refusal.
-    pub(crate) fn refuse_page(&self, thread: u32) {
-        const READS_MAX: u32 = 100;
-        // 0 stands for a thread that is not visible here; kill(2) would take it for the whole process group.
-        let Some(pid) = system::Pid::try_from(thread).ok().filter(|pid| *pid > 0 && !system::is_own(thread))
-        else {
-            return;
-        };
-        if self.reads.fetch_add(1, Ordering::Relaxed) >= READS_MAX && self.is_opener(thread) {
-            let queue = self.queue;
-            eprintln!(
-                "memferry: killed thread {thread}: it maps {queue} without the preload library, which cannot work"
-            );
-            // It may have exited.
-            let _ = system::kill(pid, libc::SIGKILL);
-        }
     }
 }
 

@@ -35,6 +35,9 @@ const SERVER_THREADS: usize = 2;
 /// The calling process must have one thread. It stays outside the namespace, forwards signals to the program and waits
 /// for it. Notes for the user go to standard error.
 ///
+/// If `LD_PRELOAD` is set, the function executes the calling program again without it, with the same arguments: libraries
+/// of the user belong to `options.program` only. So call it before anything that must not happen twice.
+///
 /// # Errors
 /// The program was not run, or the supervisor was killed. [`Error::exit_code`] is the exit status for a command.
 pub fn run(options: Options) -> Result<ExitStatus, Error> {
@@ -42,6 +45,7 @@ pub fn run(options: Options) -> Result<ExitStatus, Error> {
     if threads != 1 {
         return Err(Error::Threads(threads));
     }
+    preload::leave_out_libraries();
     let program = Program::find(&options.program)?;
     let machine = Machine::new(&options)?;
     namespace::open_fuse()?;
@@ -142,12 +146,8 @@ fn supervise_program(
     let mut command = Command::new(&program.path);
     command.args(&options.arguments);
     set_name(&mut command, options);
-    if options.preload {
-        let before = std::env::var_os("LD_PRELOAD");
-        let value =
-            preload::install(before.as_deref()).map_err(Error::system("write the preload library"))?;
-        command.env("LD_PRELOAD", value);
-    }
+    let library = options.preload.then(preload::install).transpose();
+    preload::set_environment(&mut command, library.map_err(Error::system("write the preload library"))?);
     system::prepare_exec(&mut command, caller.group.as_raw(), caller.mask);
     let shown = program.path.display().to_string();
     let failed = |source: io::Error| match program.machine {

@@ -1,26 +1,18 @@
 //! The FUSE requests of the kernel, passed on to `requests`.
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
 use fuser::{
-    Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
-    OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyPoll, ReplyWrite, Request, TimeOrNow,
-    WriteFlags,
+    Errno, FileHandle, Filesystem, Generation, INodeNo, IoctlFlags, LockOwner, OpenFlags, PollEvents,
+    PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyOpen, ReplyPoll, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::Server;
+use super::{Reader, Server};
 
 impl Filesystem for Server {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // A kernel without this capability cannot map a file that is opened for direct I/O.
-        self.queues.set_direct_io(config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok());
-        Ok(())
-    }
-
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.look_up(parent, name) {
             Ok((memory, attributes)) => reply.entry(&memory, &attributes, Generation(0)),
@@ -81,10 +73,15 @@ impl Filesystem for Server {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.read_handle(handle, offset, size, request.pid()) {
+        // The kernel names an owner of locks for read(2), and none for a page of a mapping.
+        let reader = match lock_owner {
+            Some(_) => Reader::Call,
+            None => Reader::Page { thread: request.pid() },
+        };
+        match self.read_handle(handle, offset, size, reader) {
             Ok(bytes) => reply.data(&bytes),
             Err(error) => reply.error(error),
         }

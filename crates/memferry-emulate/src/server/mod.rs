@@ -70,6 +70,15 @@ enum Handle {
     Queue(Arc<QueueFile>),
 }
 
+/// The reason of a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reader {
+    /// read(2).
+    Call,
+    /// An access of this thread to a private mapping. The kernel refuses shared mappings.
+    Page { thread: u32 },
+}
+
 /// The target of a write.
 enum WriteTarget {
     Attribute(String),
@@ -147,8 +156,7 @@ impl Server {
             Node::Attribute { mode, .. } => (FileType::RegularFile, *mode as u16, ATTRIBUTE_BYTES),
             Node::Text(_) => (FileType::RegularFile, 0o444, ATTRIBUTE_BYTES),
             Node::Link(target) => (FileType::Symlink, 0o777, target.len() as u64),
-            // The size of a portal, because some libraries compare it with the size that they map. A read fails, so
-            // that an uncaught store to a mapping ends in SIGBUS.
+            // The size of a portal, because some libraries compare it with the size that they map.
             Node::Queue(_) => (FileType::RegularFile, 0o600, ATTRIBUTE_BYTES),
         };
         let (user, group) = match node {

@@ -10,8 +10,12 @@ use fuser::{
 };
 use memferry_dsa_emulator::shared::IS_OPENERS;
 
-use super::{Handle, Owner, Server, WriteTarget};
+use super::{Handle, Owner, Reader, Server, WriteTarget};
 use crate::layout::Node;
+use crate::system;
+
+/// Size of a portal, and of the page that stands for it.
+const PAGE_BYTES: usize = 4096;
 
 /// Attributes, and how long the kernel may cache them.
 pub(crate) type Attributes = (Duration, FileAttr);
@@ -110,7 +114,7 @@ impl Server {
             }
             Node::Queue(queue) => {
                 let file = self.queues.open(queue, thread).map_err(Errno::from_i32)?;
-                Ok((self.add_handle(Handle::Queue(file)), self.queues.open_flags()))
+                Ok((self.add_handle(Handle::Queue(file)), FopenFlags::FOPEN_DIRECT_IO))
             }
         }
     }
@@ -120,7 +124,7 @@ impl Server {
         handle: FileHandle,
         offset: u64,
         size: u32,
-        thread: u32,
+        reader: Reader,
     ) -> Result<Vec<u8>, Errno> {
         let part = |bytes: &[u8]| {
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
@@ -128,10 +132,13 @@ impl Server {
         };
         let path = match self.handles().get(&handle.0) {
             None => return Err(Errno::EBADF),
-            Some(Handle::Queue(file)) => {
-                file.refuse_page(thread);
-                return Err(Errno::EIO);
-            }
+            // A private mapping is memory of the program: on silicon a store replaces the page by a copy. Linux would
+            // request a refused page for ever with MAP_POPULATE. A thread of this process is an engine, whose
+            // descriptor names the page and gets a page fault.
+            Some(Handle::Queue(_)) => match reader {
+                Reader::Page { thread } if !system::is_own(thread) => return Ok(part(&[0; PAGE_BYTES])),
+                Reader::Page { .. } | Reader::Call => return Err(Errno::EIO),
+            },
             Some(Handle::Text(text)) => return Ok(part(format!("{text}\n").as_bytes())),
             Some(Handle::Attribute { text, .. }) if offset > 0 => return Ok(part(text)),
             Some(Handle::Attribute { path, .. }) => path.clone(),
@@ -155,7 +162,7 @@ impl Server {
             None => return Err(Errno::EBADF),
             Some(Handle::Text(_)) => return Err(Errno::EACCES),
             Some(Handle::Attribute { path, .. }) => WriteTarget::Attribute(path.clone()),
-            // Pages of a mapping with uncaught stores: not descriptors.
+            // Pages of a mapping: not descriptors.
             Some(Handle::Queue(_)) if flags.contains(WriteFlags::FUSE_WRITE_CACHE) => return Err(Errno::EIO),
             Some(Handle::Queue(file)) => WriteTarget::Queue(Arc::clone(file)),
         };

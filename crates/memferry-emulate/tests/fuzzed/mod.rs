@@ -13,7 +13,7 @@ use memferry_dsa_emulator::shared::{IS_OPENERS, Options as SharedOptions, Server
 use crate::namespace::InnerUser;
 use crate::options::Options;
 use crate::queues::Queues;
-use crate::server::Server;
+use crate::server::{Reader, Server};
 use crate::setup::Machine;
 
 /// Most requests of one run: each may reconfigure a device, which takes a millisecond.
@@ -121,8 +121,9 @@ impl<'a> Run<'a> {
             }
             6 | 7 => {
                 let (handle, thread) = (self.handle(), self.thread());
+                let reader = if thread == u32::MAX { Reader::Call } else { Reader::Page { thread } };
                 let (offset, size) = (self.number(), self.number() as u32);
-                if let Ok(bytes) = self.server.read_handle(handle, offset, size, thread) {
+                if let Ok(bytes) = self.server.read_handle(handle, offset, size, reader) {
                     assert!(bytes.len() <= size as usize);
                 }
             }
@@ -211,8 +212,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns the number of a program that waits for input. It exits with this process, and is restarted if the server has
-/// killed it.
+/// Returns the number of a program that waits for input. It exits with this process.
 fn program() -> u32 {
     static PROGRAM: Mutex<Option<Child>> = Mutex::new(None);
     let mut program = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner);

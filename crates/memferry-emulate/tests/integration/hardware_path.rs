@@ -181,6 +181,39 @@ fn only_the_opener_maps_a_queue() {
     assert_eq!((status, map(&file)), (0, None));
 }
 
+/// The library maps the file itself, so a dedicated queue has a user as long as it is mapped, also without a descriptor.
+#[test]
+#[allow(unsafe_code)]
+fn a_mapping_keeps_a_dedicated_queue() {
+    if !is_inside("--preload", "hardware_path::a_mapping_keeps_a_dedicated_queue") {
+        return;
+    }
+    let open = || File::options().read(true).write(true).open("/dev/dsa/wq0.1");
+    let map = |file: &File, protection, kind| {
+        // SAFETY: a new mapping where the kernel wants it.
+        let mapped = unsafe { libc::mmap(ptr::null_mut(), 4096, protection, kind, file.as_raw_fd(), 0) };
+        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error().raw_os_error()) } else { Ok(mapped) }
+    };
+    let file = open().unwrap();
+    let mapped = map(&file, libc::PROT_WRITE, libc::MAP_SHARED).unwrap();
+    drop(file);
+    for _ in 0..20 {
+        assert_eq!(open().unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    }
+    // SAFETY: nothing refers to the page.
+    assert_eq!(unsafe { libc::munmap(mapped, 4096) }, 0);
+    // The kernel reports the end of the file a little later.
+    let start = std::time::Instant::now();
+    while open().is_err() {
+        assert!(start.elapsed() < Duration::from_secs(20), "the queue stays busy");
+    }
+    // As the kernel checks a shared mapping.
+    let reads = File::open("/dev/dsa/wq0.0").unwrap();
+    assert_eq!(map(&reads, libc::PROT_WRITE, libc::MAP_SHARED), Err(Some(libc::EACCES)));
+    assert_eq!(map(&reads, libc::PROT_WRITE, 0), Err(Some(libc::EINVAL)));
+    assert!(map(&reads, libc::PROT_READ, libc::MAP_SHARED).is_ok());
+}
+
 /// A queue is disabled while a process with descriptors in it is stopped. The device drops its descriptors, and its
 /// other queues go on.
 #[test]

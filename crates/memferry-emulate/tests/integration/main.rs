@@ -7,6 +7,7 @@ mod emulator;
 mod foreign;
 mod hardware_path;
 mod inside;
+mod preloads;
 mod requests;
 mod supervision;
 mod unprivileged;

@@ -88,7 +88,7 @@ for soft in (1, before[0]):
     }
     let Some(output) = run("--preload", script) else { return };
     let told = text(&output);
-    assert!(output.status.success() && told.starts_with("errno 12\nmapped\n"), "{told}");
+    assert!(output.status.success() && told.starts_with("errno 1\nmapped\n"), "{told}");
     assert!(told.contains("ulimit -u"), "{told}");
 }
 

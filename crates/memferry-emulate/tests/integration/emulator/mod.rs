@@ -14,10 +14,15 @@ use memferry_testing::{Needs, skip};
 /// Set for the test program when it runs on emulated devices.
 const INSIDE: &str = "MEMFERRY_TEST_INSIDE";
 
-/// The example, which Cargo builds beside the tests.
+/// The example with the command line, which Cargo builds beside the tests.
 fn example() -> PathBuf {
+    example_file("emulate")
+}
+
+/// The file of an example.
+pub(crate) fn example_file(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
-    let path = tests.parent().and_then(|deps| deps.parent()).unwrap().join("examples/emulate");
+    let path = tests.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
     assert!(path.is_file(), "{} is missing: cargo build -p memferry-emulate --examples", path.display());
     path
 }
