@@ -17,6 +17,7 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ("chromium", "chromium", "tests of the report's page"),
     ("g++", "g++", "building libFuzzer"),
     ("python3", "python3", "tests of emulated devices with Python's file functions"),
+    ("setpci", "pciutils", "tests of emulated devices with the tools of PCI"),
 ];
 
 /// The version that the fuzz targets were last tried with.

@@ -1,7 +1,8 @@
 //! The tree of served files: the kernel's directories and links, around the driver's attributes.
 //!
 //! ```text
-//! devices/pci0000:6a/0000:6a:01.0/dsa0/wq0.0/size    attributes of a device; bound into /sys/devices
+//! devices/pci0000:6a/0000:6a:01.0/config             the PCI function of a device; bound into /sys/devices
+//! devices/pci0000:6a/0000:6a:01.0/dsa0/wq0.0/size    attributes of a device
 //! bus/devices/{dsa0,group0.0,engine0.0,wq0.0}        links to them; bound on /sys/bus/dsa
 //! bus/drivers/{idxd,user,dmaengine,dsa}              bind, unbind, links to bound objects
 //! module                                             bound on /sys/module/idxd
@@ -16,6 +17,8 @@ use std::collections::BTreeMap;
 use memferry_dsa::internals::system::Files;
 use memferry_dsa::system::{DeviceId, QueueId};
 use memferry_dsa_emulator::FakeDriver;
+
+use crate::pci;
 
 const DEVICES: &str = "sys/bus/dsa/devices";
 const DRIVERS: &str = "sys/bus/dsa/drivers";
@@ -36,6 +39,8 @@ pub(crate) enum Node {
     },
     /// A read-only file with a fixed text.
     Text(String),
+    /// A read-only file with fixed bytes.
+    Bytes(Vec<u8>),
     Link(String),
     Queue(QueueId),
 }
@@ -52,9 +57,13 @@ pub(crate) fn bus(index: usize) -> String {
     format!("pci{:04x}:{:02x}", index / BUSES.len(), BUSES[index % BUSES.len()])
 }
 
+/// Returns the PCI address of a device, the name of its directory in [`bus`].
+pub(crate) fn pci_address(index: usize) -> String {
+    format!("{}:01.0", bus(index).trim_start_matches("pci"))
+}
+
 fn home(index: usize, device: DeviceId) -> String {
-    let bus = bus(index);
-    format!("devices/{bus}/{}:01.0/{device}", bus.trim_start_matches("pci"))
+    format!("devices/{}/{}/{device}", bus(index), pci_address(index))
 }
 
 /// Returns the relative path to `/sys` from a directory that is this many components below it.
@@ -102,20 +111,31 @@ impl Layout {
                 Node::Link(format!("{}bus/dsa/drivers/{name}", parents(3))),
             );
         }
-        for (device, home) in &homes {
-            layout.device(driver, *device, home);
+        for (index, device) in devices.iter().enumerate() {
+            layout.device(driver, index, *device, &homes[device]);
         }
         layout
     }
 
-    fn device(&mut self, driver: &FakeDriver, device: DeviceId, home: &str) {
-        let (pci, _) = home.rsplit_once('/').unwrap_or((home, ""));
-        let node = text(driver, &format!("{DEVICES}/{device}/numa_node"));
-        for (file, content) in
-            [("vendor", "0x8086"), ("device", "0x0b25"), ("class", "0x088000"), ("numa_node", &node)]
-        {
-            self.insert(&format!("{pci}/{file}"), Node::Text(content.to_owned()));
+    fn device(&mut self, driver: &FakeDriver, index: usize, device: DeviceId, home: &str) {
+        let (function, _) = home.rsplit_once('/').unwrap_or((home, ""));
+        for (file, content) in [
+            ("vendor", "0x8086"),
+            ("device", "0x0b25"),
+            ("subsystem_vendor", "0x8086"),
+            ("subsystem_device", "0x0000"),
+            ("class", "0x088000"),
+            ("revision", "0x00"),
+            ("irq", "0"),
+            ("enable", "1"),
+            ("modalias", "pci:v00008086d00000B25sv00008086sd00000000bc08sc80i00"),
+            ("resource", &pci::resource(index)),
+            ("numa_node", &text(driver, &format!("{DEVICES}/{device}/numa_node"))),
+        ] {
+            self.insert(&format!("{function}/{file}"), Node::Text(content.to_owned()));
         }
+        let has_pasid = text(driver, &format!("{DEVICES}/{device}/pasid_enabled")) == "1";
+        self.insert(&format!("{function}/config"), Node::Bytes(pci::config(index, has_pasid)));
         let objects = self.names(home).unwrap_or_default().to_vec();
         self.object(driver, home, &device.to_string(), &format!("{DEVICES}/{device}"));
         for object in objects {

@@ -36,6 +36,7 @@ mod namespace;
 mod notes;
 mod opener;
 mod options;
+mod pci;
 mod preload;
 mod program;
 mod queues;

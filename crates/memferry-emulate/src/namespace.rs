@@ -128,8 +128,9 @@ pub(crate) fn replace_dev() -> Result<(), Error> {
         .map_err(Error::mount(PRIVATE))
 }
 
-/// Binds the directories of the served tree to the paths of the kernel. `buses` are the directories in `/sys/devices`.
-pub(crate) fn bind_tree(buses: &[String]) -> Result<(), Error> {
+/// Binds the directories of the served tree to the paths of the kernel. `buses` are the directories in `/sys/devices`, and
+/// `functions` the PCI addresses below them.
+pub(crate) fn bind_tree(buses: &[String], functions: &[String]) -> Result<(), Error> {
     for (directory, hidden) in [("/sys/bus", vec!["dsa"]), ("/sys/module", vec!["idxd"])] {
         replace_by_tmpfs(Path::new(directory), &hidden)?;
     }
@@ -147,8 +148,26 @@ pub(crate) fn bind_tree(buses: &[String]) -> Result<(), Error> {
         fs::create_dir(target).map_err(Error::mount(target))?;
         mount(tree().join(source), target, "", MsFlags::MS_BIND, "")?;
     }
+    link_functions(buses, functions)?;
     // Programs do not need the tree itself.
     umount2(&tree(), MntFlags::MNT_DETACH).map_err(Error::mount(tree()))
+}
+
+/// Adds PCI functions to those of this machine.
+fn link_functions(buses: &[String], functions: &[String]) -> Result<(), Error> {
+    let directory = Path::new("/sys/bus/pci/devices");
+    if directory.exists() {
+        let hidden: Vec<&str> = functions.iter().map(String::as_str).collect();
+        replace_by_tmpfs(directory, &hidden)?;
+    } else {
+        // A machine without PCI: the directory is made in the tmpfs on `/sys/bus`.
+        fs::create_dir_all(directory).map_err(Error::mount(directory))?;
+    }
+    for (bus, function) in buses.iter().zip(functions) {
+        let link = directory.join(function);
+        symlink(format!("../../../devices/{bus}/{function}"), &link).map_err(Error::mount(&link))?;
+    }
+    Ok(())
 }
 
 /// Returns the links in the real `/dev/char`, which the served one repeats.

@@ -188,6 +188,7 @@ fn serve(
     inner: InnerUser,
 ) -> Result<(), Error> {
     let buses: Vec<String> = (0..devices.len()).map(layout::bus).collect();
+    let functions: Vec<String> = (0..devices.len()).map(layout::pci_address).collect();
     let fuse = namespace::mount_fuse(inner)?;
     let server = Server::new(driver, devices, links, Arc::clone(queues), inner);
     let mut config = fuser::Config::default();
@@ -197,7 +198,7 @@ fn serve(
     // It returns at the end of this process, with the file system; or soon, if it cannot start its threads.
     let serving = thread::Builder::new().name("fuse".to_owned()).spawn(move || session.run());
     let serving = serving.map_err(Error::system("start a thread"))?;
-    namespace::bind_tree(&buses).map_err(|error| match error {
+    namespace::bind_tree(&buses, &functions).map_err(|error| match error {
         Error::Mount { source, .. } if source.raw_os_error() == Some(libc::ENOTCONN) => {
             let why = serving.join().ok().and_then(Result::err).unwrap_or(source);
             Error::system("serve the driver's files")(why)

@@ -66,7 +66,8 @@ enum Handle {
         path: String,
         text: Vec<u8>,
     },
-    Text(String),
+    /// The whole content of a file that does not change.
+    Fixed(Vec<u8>),
     Queue(Arc<QueueFile>),
 }
 
@@ -155,6 +156,7 @@ impl Server {
             Node::Directory(_) => (FileType::Directory, 0o755, 0),
             Node::Attribute { mode, .. } => (FileType::RegularFile, *mode as u16, ATTRIBUTE_BYTES),
             Node::Text(_) => (FileType::RegularFile, 0o444, ATTRIBUTE_BYTES),
+            Node::Bytes(bytes) => (FileType::RegularFile, 0o444, bytes.len() as u64),
             Node::Link(target) => (FileType::Symlink, 0o777, target.len() as u64),
             // The size of a portal, because some libraries compare it with the size that they map.
             Node::Queue(_) => (FileType::RegularFile, 0o600, ATTRIBUTE_BYTES),
@@ -190,7 +192,7 @@ impl Server {
         let comes_and_goes = match node {
             Node::Link(_) => parent != "bus/devices" && !matches!(name, "subsystem" | "module"),
             Node::Queue(_) => true,
-            Node::Directory(_) | Node::Attribute { .. } | Node::Text(_) => false,
+            Node::Directory(_) | Node::Attribute { .. } | Node::Text(_) | Node::Bytes(_) => false,
         };
         if comes_and_goes || name.contains('!') { Duration::ZERO } else { FOREVER }
     }

@@ -110,7 +110,12 @@ impl Server {
             }
             Node::Text(text) => {
                 check(0o444)?;
-                Ok((self.add_handle(Handle::Text(text)), FopenFlags::FOPEN_DIRECT_IO))
+                let content = format!("{text}\n").into_bytes();
+                Ok((self.add_handle(Handle::Fixed(content)), FopenFlags::FOPEN_DIRECT_IO))
+            }
+            Node::Bytes(content) => {
+                check(0o444)?;
+                Ok((self.add_handle(Handle::Fixed(content)), FopenFlags::FOPEN_DIRECT_IO))
             }
             Node::Queue(queue) => {
                 let file = self.queues.open(queue, thread).map_err(Errno::from_i32)?;
@@ -139,7 +144,7 @@ impl Server {
                 Reader::Page { thread } if !system::is_own(thread) => return Ok(part(&[0; PAGE_BYTES])),
                 Reader::Page { .. } | Reader::Call => return Err(Errno::EIO),
             },
-            Some(Handle::Text(text)) => return Ok(part(format!("{text}\n").as_bytes())),
+            Some(Handle::Fixed(content)) => return Ok(part(content)),
             Some(Handle::Attribute { text, .. }) if offset > 0 => return Ok(part(text)),
             Some(Handle::Attribute { path, .. }) => path.clone(),
         };
@@ -160,7 +165,7 @@ impl Server {
     ) -> Result<usize, Errno> {
         let target = match self.handles().get(&handle.0) {
             None => return Err(Errno::EBADF),
-            Some(Handle::Text(_)) => return Err(Errno::EACCES),
+            Some(Handle::Fixed(_)) => return Err(Errno::EACCES),
             Some(Handle::Attribute { path, .. }) => WriteTarget::Attribute(path.clone()),
             // Pages of a mapping: not descriptors.
             Some(Handle::Queue(_)) if flags.contains(WriteFlags::FUSE_WRITE_CACHE) => return Err(Errno::EIO),

@@ -7,6 +7,7 @@ mod emulator;
 mod foreign;
 mod hardware_path;
 mod inside;
+mod pci;
 mod preloads;
 mod requests;
 mod supervision;
