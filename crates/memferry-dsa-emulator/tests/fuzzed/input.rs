@@ -58,6 +58,8 @@ impl Bytes<'_> {
                 (Opcode::CacheFlush, 2) => 0,
                 (Opcode::Batch | Opcode::CrcGeneration | Opcode::DifCheck, 3) => 0,
                 (Opcode::Batch, _) => LIST.0 + words[address] % MEMBERS_MAX * 64,
+                // The last byte of a page's first word is the first offset, and zeros follow: the offsets descend.
+                (Opcode::ApplyDelta, 2) if bend & 0x60 == 0x60 => in_arena(words[address]) & !0xfff | 7,
                 _ => in_arena(words[address]) & if bend & 0x20 != 0 { !7 } else { !0 },
             };
         }
