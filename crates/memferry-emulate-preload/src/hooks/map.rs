@@ -48,8 +48,8 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: the caller's contract is that of mmap(2). A portal gets fewer rights than the caller requests, and no other
-    // program relies on a page that was not there before.
+    // SAFETY: the caller's contract is that of mmap(2). Calls below change it to fewer rights, to a private mapping and to
+    // no MAP_POPULATE, which the contract allows for the same address and length.
     let next = |protection, flags| unsafe { next_mmap(address, length, protection, flags, file, offset) };
     let pass_on = || {
         let mapped = next(protection, flags);
