@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! the program   mmap(MAP_SHARED, PROT_WRITE)      the kernel alone refuses it: ENODEV
-//! the kernel    mmap(MAP_PRIVATE, PROT_NONE)      what the hook requests in its place
+//! the hook      mmap(MAP_PRIVATE, PROT_NONE)      what it requests in its place, of a page beyond the end
 //! ```
 //!
-//! The hook really maps the file, so that the kernel makes its checks, and the queue has a user as long as it is mapped.
+//! The hook really maps the file: the kernel makes its checks, and the queue has a user as long as it is mapped.
 //! The page has no access rights, so a submission traps also on processors that have the instructions. Children do not
 //! inherit the page. A mapping that is private or not writable is not a portal, as on silicon.
 //!
@@ -36,6 +36,9 @@ pub(super) fn prepare() {
 
 /// Size of a portal. The driver refuses larger mappings.
 const PAGE: size_t = 4096;
+/// Offset of the page that stands for a portal. The file ends before it, so an access ends in SIGBUS and not in a page of
+/// the program if the program gives itself rights by mprotect(2).
+const BEYOND_END: off_t = PAGE as off_t;
 
 /// # Safety
 /// As mmap(2).
@@ -48,9 +51,11 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: the caller's contract is that of mmap(2). Calls below change it to fewer rights, to a private mapping and to
-    // no MAP_POPULATE, which the contract allows for the same address and length.
-    let next = |protection, flags| unsafe { next_mmap(address, length, protection, flags, file, offset) };
+    // SAFETY: the caller's contract is that of mmap(2). Calls below change it to fewer rights, to a private mapping of
+    // another page and to no MAP_POPULATE, which the contract allows for the same address and length.
+    let next_at =
+        |protection, flags, offset| unsafe { next_mmap(address, length, protection, flags, file, offset) };
+    let next = |protection, flags| next_at(protection, flags, offset);
     let pass_on = || {
         let mapped = next(protection, flags);
         if mapped == libc::MAP_FAILED && errno() == libc::ENODEV && is_queue(file) {
@@ -93,14 +98,15 @@ pub(crate) unsafe extern "C" fn mmap(
         local.portals.remove(mapped as u64, PAGE as u64);
         return make_private(mapped, protection);
     }
-    if kind != libc::MAP_SHARED && kind != libc::MAP_SHARED_VALIDATE {
+    if kind != libc::MAP_SHARED && kind != libc::MAP_SHARED_VALIDATE || offset % PAGE as off_t != 0 {
         return fail(libc::EINVAL);
     }
     let is_portal = protection & libc::PROT_WRITE != 0;
     if is_portal && !is_writable(file) {
         return fail(libc::EACCES);
     }
-    let mapped = next(libc::PROT_NONE, flags & !(libc::MAP_TYPE | libc::MAP_POPULATE) | libc::MAP_PRIVATE);
+    let flags = flags & !(libc::MAP_TYPE | libc::MAP_POPULATE) | libc::MAP_PRIVATE;
+    let mapped = next_at(libc::PROT_NONE, flags, BEYOND_END);
     if mapped == libc::MAP_FAILED {
         return mapped;
     }

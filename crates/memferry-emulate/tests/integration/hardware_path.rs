@@ -200,6 +200,28 @@ fn a_mapping_keeps_a_dedicated_queue() {
     for _ in 0..20 {
         assert_eq!(open().unwrap_err().raw_os_error(), Some(libc::EBUSY));
     }
+    // A store that is no submission ends in a signal and is not lost, also after the program has changed the rights.
+    for (rights, signal) in [(libc::PROT_NONE, libc::SIGSEGV), (libc::PROT_WRITE, libc::SIGBUS)] {
+        // SAFETY: the child maps the queue that only it then has, stores to it and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let page = map(
+                &File::options().read(true).write(true).open("/dev/dsa/wq0.0").unwrap(),
+                rights | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+            );
+            // SAFETY: the page is mapped; the store is to end the process.
+            unsafe {
+                libc::mprotect(page.unwrap(), 4096, rights);
+                page.unwrap().cast::<u8>().write_volatile(1);
+                libc::_exit(0)
+            }
+        }
+        let mut status = 0;
+        // SAFETY: it writes the status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal, "{status:#x}");
+    }
     // SAFETY: nothing refers to the page.
     assert_eq!(unsafe { libc::munmap(mapped, 4096) }, 0);
     // The kernel reports the end of the file a little later.
