@@ -10,9 +10,9 @@ use memferry_emulate::{Leftovers, Options, Setup, exit_as};
 const AFTER_HELP: &str = "\
 The program finds the driver idxd and its devices in /sys and /dev/dsa, in a private view of these directories. Without
 --config each device is ready: a shared queue of 64 entries, wqN.0, a dedicated one, wqN.1, and four engines, all enabled.
+With `none` they are as after boot. That is also the default for `accel-config load-config`, which skips enabled devices.
 ENQCMD needs the shared queue and MOVDIR64B the dedicated one; a client that takes every queue for a shared one needs a
 configuration without dedicated queues, such as that of the guide \"Emulate a DSA\".
-With `none` they are as after boot. That is also the default for `accel-config load-config`, which skips enabled devices.
 
 The seed makes devices late, out of order, full and faulting. --faults sets how often something goes wrong, in thousandths:
   pages=N    a page faults although it is present; without block-on-fault the operation stops there
