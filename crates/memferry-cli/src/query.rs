@@ -82,7 +82,8 @@ pub(crate) fn explain_error(error: DataFusionError) -> anyhow::Error {
         DataFusionError::Plan(text) if text.starts_with("Invalid function '") => {
             let (name, hint) = invalid_function(text);
             usage(format!(
-                "memferry has no SQL function {name}{hint}; `memferry sql \"show functions\"` lists those that it has"
+                "memferry has no SQL function {name}{hint}; `memferry sql \"select distinct routine_name from \
+                 information_schema.routines\"` lists those that it has"
             ))
         }
         DataFusionError::Plan(_) | DataFusionError::NotImplemented(_) => {
@@ -94,10 +95,10 @@ pub(crate) fn explain_error(error: DataFusionError) -> anyhow::Error {
 
 /// The name of a function that DataFusion does not know, in quotes, and its hint.
 fn invalid_function(text: &str) -> (String, String) {
-    let (message, hint) = text.split_once(".\n").or_else(|| text.split_once(". ")).unwrap_or((text, ""));
+    let (message, hint) = text.split_once(".\n").unwrap_or((text, ""));
     let name = one_line(message.trim_start_matches("Invalid function "));
     let guess = hint.strip_prefix("Did you mean ").map(|guess| one_line(guess.trim_end_matches('?')));
-    (name, guess.map_or(String::new(), |guess| format!("; did you mean {guess}?")))
+    (name, guess.map_or(String::new(), |guess| format!(" (did you mean {guess}?)")))
 }
 
 /// Removes DataFusion's prefix for the kind of the error.

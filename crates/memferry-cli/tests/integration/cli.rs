@@ -222,6 +222,7 @@ fn demo_in_small() {
 
 #[test]
 fn wrong_options_are_usage_errors() {
+    fails(&["sql", "select sha3('a')"], USAGE, &["no SQL function 'sha3' (did you mean", "routines"]);
     fails(&["sql", "--tpch", "0", "select 1"], USAGE, &["--tpch", "above 0"]);
     fails(&["sql", "--tpch", "abc", "select 1"], USAGE, &["abc", "such as 0.1"]);
     fails(&["sql", "--tpch", "-1", "select 1"], USAGE, &["-1"]);
@@ -436,6 +437,10 @@ fn bench_dsa_in_small() {
     let names: std::collections::BTreeSet<_> = rows.iter().map(|row| row["name"].as_str()).collect();
     assert_eq!(names.len(), rows.len(), "names are unique: {record}");
 
+    if std::arch::is_x86_feature_detected!("avx2") {
+        let record = prints_json(&["bench", "dsa", "--quick", "--json", "--isa", "avx2"]);
+        assert_eq!(record["options"]["isa"], "avx2");
+    }
     fails(&["bench", "dsa", "--queue", "wq0.0"], FAILURE, &["--dsa system"]);
     fails(&["bench", "dsa", "--dsa", "system", "--queue", "queue"], USAGE, &["--queue"]);
 }
