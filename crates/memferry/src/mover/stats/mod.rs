@@ -7,6 +7,7 @@ pub(super) mod trace;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
+use tracing::info;
 
 use latency::Histogram;
 
@@ -17,74 +18,118 @@ use crate::moment::Moment;
 use crate::route::EngineKind;
 use crate::topology::NodeId;
 
-/// Statistics of one engine since its start in this process; a forked child begins at zero. With nothing in flight:
-///
-/// - `accepted` = `operations` + `errors`;
-/// - `descriptors` = `descriptors_done` + `faults_resumed` + `descriptors_failed` + `descriptors_skipped` +
-///   `descriptors_lost`;
-/// - the count of `latencies` = `accepted`;
-/// - `bytes` + `fallback_bytes` = the bytes of all accepted copies, if there are no errors.
-///
-/// A descriptor that a queue refuses goes to the next queue (`diverted`). If all refuse it, it waits for a completion,
-/// or for a pause if they have room by the engine's own count (`backoffs`). In the end the CPU executes it
-/// (`fallbacks`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct EngineStats {
-    /// Name of the engine.
-    pub name: String,
-    /// Its kind of hardware.
-    pub kind: EngineKind,
-    /// Its node, if known.
-    pub node: Option<NodeId>,
+/// A counter of statistics: its name, its meaning, and its value.
+type Metric<S> = (&'static str, &'static str, fn(&S) -> u64);
+
+/// Lists the counters of an engine once, for the statistics, the live counters, Prometheus and `tracing`.
+macro_rules! engine_counters {
+    ($($(#[doc = $about:literal])+ $name:ident)*) => {
+        /// Statistics of one engine since its start in this process; a forked child begins at zero. With nothing in flight:
+        ///
+        /// - `accepted` = `operations` + `errors`;
+        /// - `descriptors` = `descriptors_done` + `faults_resumed` + `descriptors_failed` + `descriptors_skipped` +
+        ///   `descriptors_lost`;
+        /// - the count of `latencies` = `accepted`;
+        /// - `bytes` + `fallback_bytes` = the bytes of all accepted copies, if there are no errors.
+        ///
+        /// A descriptor that a queue refuses goes to the next queue (`diverted`). If all refuse it, it waits for a
+        /// completion, or for a pause if they have room by the engine's own count (`backoffs`). In the end the CPU executes
+        /// it (`fallbacks`).
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        pub struct EngineStats {
+            /// Name of the engine.
+            pub name: String,
+            /// Its kind of hardware.
+            pub kind: EngineKind,
+            /// Its node, if known.
+            pub node: Option<NodeId>,
+            $($(#[doc = $about])+ pub $name: u64,)*
+            /// Latencies of copies from their creation, with or without error.
+            pub latencies: Latencies,
+        }
+
+        /// The counters behind [`EngineStats`].
+        #[derive(Debug, Default)]
+        pub(in crate::mover) struct Counters {
+            $(pub(in crate::mover) $name: Counter,)*
+            pub(in crate::mover) latencies: Histogram,
+        }
+
+        impl Counters {
+            pub(in crate::mover) fn read(&self, name: &str, kind: EngineKind, node: Option<NodeId>) -> EngineStats {
+                let latencies = self.latencies.read();
+                EngineStats { name: name.to_owned(), kind, node, $($name: self.$name.get(),)* latencies }
+            }
+        }
+
+        const ENGINE_METRICS: &[Metric<EngineStats>] =
+            &[$((stringify!($name), concat!($($about),+), |engine| engine.$name),)*];
+
+        impl EngineStats {
+            fn trace(&self) {
+                info!(
+                    target: "memferry::mover",
+                    engine = %self.name,
+                    kind = ?self.kind,
+                    node = self.node.map(|node| node.0),
+                    $($name = self.$name,)*
+                    latency_ns_median = self.latencies.quantile_ns(0.5),
+                    latency_ns_p99 = self.latencies.quantile_ns(0.99),
+                    "engine"
+                );
+            }
+        }
+    };
+}
+
+engine_counters! {
     /// Accepted copies.
-    pub accepted: u64,
+    accepted
     /// Copies handed back because it was full or gone.
-    pub rejected: u64,
+    rejected
     /// Copies finished without error.
-    pub operations: u64,
+    operations
     /// Copies finished with an error.
-    pub errors: u64,
+    errors
     /// Bytes it copied itself, also those of copies that failed in the end.
-    pub bytes: u64,
+    bytes
     /// Descriptors that a device accepted.
-    pub descriptors: u64,
+    descriptors
     /// Descriptors that completed in full.
-    pub descriptors_done: u64,
+    descriptors_done
     /// Descriptors that stopped at a page fault; software touched the page and resumed behind it.
-    pub faults_resumed: u64,
+    faults_resumed
     /// Descriptors that completed with an error, or that a device does not accept in this form and that were replaced.
-    pub descriptors_failed: u64,
+    descriptors_failed
     /// Members of batches that a device did not execute: they were submitted again.
-    pub descriptors_skipped: u64,
+    descriptors_skipped
     /// Descriptors without completion, given up.
-    pub descriptors_lost: u64,
+    descriptors_lost
     /// Batches that a device accepted.
-    pub batches: u64,
+    batches
     /// Descriptors in these batches.
-    pub batch_members: u64,
+    batch_members
     /// Hints that a device does not support: their descriptors were submitted again without them.
-    pub hints_dropped: u64,
+    hints_dropped
     /// Submissions that a full work queue refused.
-    pub retries: u64,
+    retries
     /// Descriptors that another queue accepted, because the queue in turn was full or refused them.
-    pub diverted: u64,
+    diverted
     /// Pauses before a retry, because all queues were full.
-    pub backoffs: u64,
+    backoffs
     /// Failed submissions: the kernel refused the descriptor, the device was gone, or a forked child could not open its
     /// queue.
-    pub refused: u64,
+    refused
     /// Queues that get no more work: their device is gone or has lost a descriptor, or they failed to open.
-    pub queues_gone: u64,
+    queues_gone
     /// Queues opened again because this process, or one of its ancestors, was forked.
-    pub reopened: u64,
+    reopened
     /// Parts of copies that the CPU did in the device's place.
-    pub fallbacks: u64,
+    fallbacks
     /// Bytes of these parts.
-    pub fallback_bytes: u64,
+    fallback_bytes
     /// Bytes of leaked targets; as many again were leaked for their sources.
-    pub leaked_bytes: u64,
-    /// Latencies of copies from their creation, with or without error.
-    pub latencies: Latencies,
+    leaked_bytes
 }
 
 impl EngineStats {
@@ -94,27 +139,47 @@ impl EngineStats {
     }
 }
 
-/// Statistics of a mover and its engines.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MoverStats {
-    /// Each engine, accelerators first.
-    pub engines: Vec<EngineStats>,
+/// Lists the counters of a mover once.
+macro_rules! mover_counters {
+    ($($(#[doc = $about:literal])+ $name:ident)*) => {
+        /// Statistics of a mover and its engines.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        pub struct MoverStats {
+            /// Each engine, accelerators first.
+            pub engines: Vec<EngineStats>,
+            $($(#[doc = $about])+ pub $name: u64,)*
+        }
+
+        const MOVER_METRICS: &[Metric<MoverStats>] =
+            &[$((stringify!($name), concat!($($about),+), |mover| mover.$name),)*];
+
+        impl MoverStats {
+            /// Emits an event for each engine, and one for the mover.
+            pub fn trace(&self) {
+                self.engines.iter().for_each(EngineStats::trace);
+                info!(target: "memferry::mover", $($name = self.$name,)* "mover");
+            }
+        }
+    };
+}
+
+mover_counters! {
     /// Small copies that the calling thread did, because every engine was full.
-    pub inline_operations: u64,
+    inline_operations
     /// Bytes of these copies.
-    pub inline_bytes: u64,
+    inline_bytes
     /// Large copies that waited in a CPU engine's queue beyond its limit, because every engine was full.
-    pub overflow_operations: u64,
+    overflow_operations
     /// Operations that no added engine supports: a CPU engine did them.
-    pub unsupported_operations: u64,
+    unsupported_operations
     /// Split copies. Engines count their items.
-    pub split_operations: u64,
+    split_operations
     /// Items of split copies that an engine failed; they were repeated.
-    pub split_redone: u64,
+    split_redone
     /// Items that a CPU engine or the calling thread did, because the route's engines were full or gone.
-    pub split_taken_over: u64,
+    split_taken_over
     /// Leaked bytes of split copies, in addition to those that engines count.
-    pub split_leaked_bytes: u64,
+    split_leaked_bytes
 }
 
 impl MoverStats {
@@ -185,34 +250,6 @@ impl Tally {
     }
 }
 
-/// The counters behind [`EngineStats`].
-#[derive(Debug, Default)]
-pub(in crate::mover) struct Counters {
-    pub(in crate::mover) accepted: Counter,
-    pub(in crate::mover) rejected: Counter,
-    pub(in crate::mover) operations: Counter,
-    pub(in crate::mover) errors: Counter,
-    pub(in crate::mover) bytes: Counter,
-    pub(in crate::mover) descriptors: Counter,
-    pub(in crate::mover) descriptors_done: Counter,
-    pub(in crate::mover) faults_resumed: Counter,
-    pub(in crate::mover) descriptors_failed: Counter,
-    pub(in crate::mover) descriptors_skipped: Counter,
-    pub(in crate::mover) descriptors_lost: Counter,
-    pub(in crate::mover) batches: Counter,
-    pub(in crate::mover) batch_members: Counter,
-    pub(in crate::mover) hints_dropped: Counter,
-    pub(in crate::mover) retries: Counter,
-    pub(in crate::mover) diverted: Counter,
-    pub(in crate::mover) backoffs: Counter,
-    pub(in crate::mover) refused: Counter,
-    pub(in crate::mover) queues_gone: Counter,
-    pub(in crate::mover) fallbacks: Counter,
-    pub(in crate::mover) fallback_bytes: Counter,
-    pub(in crate::mover) leaked_bytes: Counter,
-    pub(in crate::mover) latencies: Histogram,
-}
-
 impl Counters {
     /// Counts a submission around `submit`. Counts it as accepted beforehand, because the completion may be visible
     /// before `submit` returns.
@@ -239,38 +276,5 @@ impl Counters {
             |own: u64, of: fn(&Tally) -> &Counter| own + tallies.iter().map(|it| of(it).get()).sum::<u64>();
         let ended = sum(self.operations.get() + self.errors.get(), |tally| &tally.operations);
         sum(self.accepted.get(), |tally| &tally.accepted).saturating_sub(ended) as usize
-    }
-
-    pub(in crate::mover) fn read(&self, name: &str, kind: EngineKind, node: Option<NodeId>) -> EngineStats {
-        EngineStats {
-            name: name.to_owned(),
-            kind,
-            node,
-            accepted: self.accepted.get(),
-            rejected: self.rejected.get(),
-            operations: self.operations.get(),
-            errors: self.errors.get(),
-            bytes: self.bytes.get(),
-            descriptors: self.descriptors.get(),
-            descriptors_done: self.descriptors_done.get(),
-            faults_resumed: self.faults_resumed.get(),
-            descriptors_failed: self.descriptors_failed.get(),
-            descriptors_skipped: self.descriptors_skipped.get(),
-            descriptors_lost: self.descriptors_lost.get(),
-            batches: self.batches.get(),
-            batch_members: self.batch_members.get(),
-            hints_dropped: self.hints_dropped.get(),
-            retries: self.retries.get(),
-            diverted: self.diverted.get(),
-            backoffs: self.backoffs.get(),
-            refused: self.refused.get(),
-            queues_gone: self.queues_gone.get(),
-            // Portals count these.
-            reopened: 0,
-            fallbacks: self.fallbacks.get(),
-            fallback_bytes: self.fallback_bytes.get(),
-            leaked_bytes: self.leaked_bytes.get(),
-            latencies: self.latencies.read(),
-        }
     }
 }
