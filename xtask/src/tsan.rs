@@ -35,7 +35,7 @@ const FALSE_POSITIVES: &[(&str, &str)] = &[
 ];
 
 const RUNS: &[Tests] = &[
-    // Records, credits, gates, the table of waits, generations of processes.
+    // Records, credits, generations of processes.
     Tests { package: "memferry-dsa", targets: &["--lib"], arguments: &[] },
     // Rings, register and counters of the device.
     Tests { package: "memferry-dsa-emulator", targets: &["--lib"], arguments: &[] },

@@ -1,10 +1,9 @@
 //! The cost of each way to wait during a long copy, and its delay behind spinning.
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::internals::wait::{Completer, thread_cpu_time};
+use memferry_dsa::internals::wait::thread_cpu_time;
 use memferry_dsa::{
     Backoff, BackoffError, CompletionRecord, Descriptor, Portal, Status, Wait, submit_with_backoff,
 };
@@ -21,7 +20,7 @@ pub struct Cost {
     pub wait: Wait,
     /// Bytes of a copy.
     pub size_bytes: u32,
-    /// For each copy, the share of a core that waiter and completer used together.
+    /// For each copy, the share of a core that the waiter used.
     pub core_shares: Vec<f64>,
     /// Times from the submission until the waiter continues.
     pub durations: Vec<Duration>,
@@ -33,9 +32,6 @@ pub enum WaitingError {
     /// The emulated device did not start.
     #[error(transparent)]
     Device(#[from] StartError),
-    /// The completer did not start.
-    #[error("the thread that watches completion records cannot be started")]
-    Completer(#[from] io::Error),
     /// The device does not accept descriptors.
     #[error(transparent)]
     BackoffError(#[from] BackoffError),
@@ -68,8 +64,6 @@ pub fn costs(
     size_bytes: u32,
     count: usize,
 ) -> Result<Vec<Cost>, WaitingError> {
-    let completer = Completer::global()?;
-    let cpu_time = || Some(thread_cpu_time()? + completer.stats().cpu_time?);
     let (source, mut target) = (vec![1u8; size_bytes as usize], vec![2u8; size_bytes as usize]);
     let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), size_bytes);
     let cost = |wait: &Wait| Cost { wait: *wait, size_bytes, core_shares: Vec::new(), durations: Vec::new() };
@@ -92,9 +86,9 @@ pub fn costs(
         for cost in &mut costs {
             // Every way starts with a device and a waiter that are warm.
             transfer(Wait::Spin)?;
-            let before = cpu_time().ok_or(WaitingError::NoCpuTimes)?;
+            let before = thread_cpu_time().ok_or(WaitingError::NoCpuTimes)?;
             let duration = transfer(cost.wait)?;
-            let busy = cpu_time().ok_or(WaitingError::NoCpuTimes)?.saturating_sub(before);
+            let busy = thread_cpu_time().ok_or(WaitingError::NoCpuTimes)?.saturating_sub(before);
             cost.core_shares.push(busy.as_secs_f64() / duration.as_secs_f64());
             cost.durations.push(duration);
         }

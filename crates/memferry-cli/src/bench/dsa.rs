@@ -140,10 +140,7 @@ fn waiting_rows(effort: Effort) -> Result<Vec<Row>> {
     bar.advance(1);
     let short = waiting::costs(portal, &ways, short, short_count)?;
     bar.advance(1);
-    let name = |wait: Wait| match wait {
-        Wait::Block => "completer".to_owned(),
-        other => format!("wait_{other:?}").to_lowercase().replace(['(', ')'], ""),
-    };
+    let name = |wait: Wait| format!("wait_{wait:?}").to_lowercase().replace(['(', ')'], "");
     let mut rows: Vec<Row> = (long.iter())
         .map(|cost| {
             let name = format!("{}_core_share", name(cost.wait));

@@ -416,13 +416,13 @@ fn bench_dsa_in_small() {
         ("emulator_noop_single", "emulated"),
         ("emulator_noop_batch64", "emulated"),
         ("emulator_round_trip_ns", "emulated"),
-        ("completer_core_share", "emulated"),
+        ("wait_block_core_share", "emulated"),
         ("crc32c", "measured"),
     ] {
         assert_eq!(row(name)["how"], how, "{name}");
         assert!(row(name)["value"].as_f64().unwrap() > 0.0, "{name}");
     }
-    assert!(row("completer_latency_us")["value"].is_f64());
+    assert!(row("wait_block_latency_us")["value"].is_f64());
     for (name, peer) in [
         ("crc32c", "crc-fast"),
         ("compare", "memcmp"),

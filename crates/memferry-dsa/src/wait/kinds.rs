@@ -2,12 +2,10 @@
 
 #![allow(unsafe_code)]
 
-use std::hint;
 use std::time::{Duration, Instant};
+use std::{hint, thread};
 
-use super::completer::Completer;
-use super::table::TimedOut;
-use super::umwait;
+use super::{TimedOut, poll_interval, umwait};
 use crate::completion::{Completion, CompletionRecord};
 use crate::instructions::{CpuFeatures, SleepState};
 
@@ -15,8 +13,11 @@ use crate::instructions::{CpuFeatures, SleepState};
 const POLLS_PER_CLOCK: u32 = 64;
 /// The most PAUSEs between two polls: 16 take some 0.6 us.
 const PAUSES_MAX: u32 = 16;
-/// The sleep between two polls of a thread without a completer.
-const SELF_POLL_SLEEP: Duration = Duration::from_micros(200);
+/// How long [`Wait::Block`] polls before it sleeps: small operations take less, and a sleep takes as long.
+///
+/// Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in 4th Gen Intel Xeon
+/// Scalable Processors" (2024).
+const SPIN_MAX: Duration = Duration::from_micros(20);
 
 /// A kind of waiting for a completion record.
 ///
@@ -38,13 +39,13 @@ pub enum Wait {
     Spin,
     /// Polls, with PAUSE in between.
     Pause,
-    /// Sleeps on the record's cache line (UMONITOR, UMWAIT) in the given state; on several records, by TPAUSE.
+    /// Sleeps on the record's cache line (UMONITOR, UMWAIT) in the given state.
     ///
     /// On a CPU without these instructions it is `Pause`; see [`Wait::effective`].
     Umwait(SleepState),
-    /// Gives up the core; the process' completer wakes the thread.
+    /// Gives up the core, and sleeps between two polls: a quarter of the time waited so far, from 50 us to 1 ms.
     ///
-    /// If the completer has no thread or no free entry, the thread polls every 200 us.
+    /// A long wait uses less than 1 % of a core.
     Block,
 }
 
@@ -72,51 +73,27 @@ impl Wait {
     /// [`TimedOut`]: the descriptor may still be in flight, so the contract of [`Portal::submit`](crate::Portal::submit)
     /// still holds. A timeout of zero polls once.
     pub fn wait(self, record: &CompletionRecord, timeout: Duration) -> Result<Completion, TimedOut> {
-        self.wait_any(&[record], timeout).map(|(_, completion)| completion)
-    }
-
-    /// Waits until one of the records is written. Returns the lowest index of a written record.
-    ///
-    /// # Errors
-    /// As [`wait`](Wait::wait); at once if there are no records.
-    pub fn wait_any(
-        self,
-        records: &[&CompletionRecord],
-        timeout: Duration,
-    ) -> Result<(usize, Completion), TimedOut> {
-        if records.is_empty() {
-            return Err(TimedOut { waited: Duration::ZERO });
-        }
         match self.effective() {
-            Wait::Spin => spin(records, timeout, |_| {}),
-            Wait::Pause => spin(records, timeout, |round| {
+            Wait::Spin => spin(record, timeout, |_| {}),
+            Wait::Pause => spin(record, timeout, |round| {
                 (0..round.min(PAUSES_MAX)).for_each(|_| hint::spin_loop());
             }),
             Wait::Umwait(state) => {
                 // SAFETY: `effective` has checked that the CPU has WAITPKG.
                 let sleeper = unsafe { umwait::Waitpkg::new(state) };
-                umwait::wait_any(records, timeout, &sleeper)
+                umwait::wait(record, timeout, &sleeper)
             }
-            Wait::Block => block(records, timeout),
+            Wait::Block => block(record, timeout),
         }
     }
 }
 
-/// Polls all records; returns the first written one.
-pub(super) fn look(records: &[&CompletionRecord]) -> Option<(usize, Completion)> {
-    records.iter().enumerate().find_map(|(index, record)| Some((index, record.poll()?)))
-}
-
-fn spin(
-    records: &[&CompletionRecord],
-    timeout: Duration,
-    pause: impl Fn(u32),
-) -> Result<(usize, Completion), TimedOut> {
+fn spin(record: &CompletionRecord, timeout: Duration, pause: impl Fn(u32)) -> Result<Completion, TimedOut> {
     let mut start = None;
     loop {
         for round in 0..POLLS_PER_CLOCK {
-            if let Some(found) = look(records) {
-                return Ok(found);
+            if let Some(completion) = record.poll() {
+                return Ok(completion);
             }
             // The first unsuccessful poll starts the clock, so that a short timeout is kept.
             let start = *start.get_or_insert_with(Instant::now);
@@ -128,28 +105,19 @@ fn spin(
     }
 }
 
-fn block(records: &[&CompletionRecord], timeout: Duration) -> Result<(usize, Completion), TimedOut> {
-    if let Some(found) = look(records) {
-        return Ok(found);
-    }
-    let start = Instant::now();
-    if timeout.is_zero() {
-        return Err(TimedOut { waited: Duration::ZERO });
-    }
-    let completer = Completer::global();
-    if let Ok(completer) = completer
-        && let Some(result) = completer.wait_any(records, timeout)
-    {
-        return result;
-    }
+fn block(record: &CompletionRecord, timeout: Duration) -> Result<Completion, TimedOut> {
+    let mut start = None;
     loop {
-        if let Some(found) = look(records) {
-            return Ok(found);
+        if let Some(completion) = record.poll() {
+            return Ok(completion);
         }
-        let waited = start.elapsed();
+        let waited = start.get_or_insert_with(Instant::now).elapsed();
         if waited >= timeout {
             return Err(TimedOut { waited });
         }
-        std::thread::sleep(SELF_POLL_SLEEP.min(timeout - waited));
+        match waited < SPIN_MAX {
+            true => hint::spin_loop(),
+            false => thread::sleep(poll_interval(waited).min(timeout - waited)),
+        }
     }
 }

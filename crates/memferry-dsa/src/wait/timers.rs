@@ -1,4 +1,28 @@
-//! Requests of a thread to the scheduler.
+//! Sleeps and CPU time of threads, and their requests to the scheduler.
+
+use std::time::Duration;
+
+/// A sleep is a quarter of the age.
+const SLEEP_SHARE: u32 = 4;
+/// The shortest sleep; shorter ones cost more to start and end than they save.
+const SLEEP_MIN: Duration = Duration::from_micros(50);
+/// The longest sleep, and so the most added latency.
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// The sleep before the next poll of a record that was submitted `age` ago: a completion is noticed at most a quarter of
+/// its time late, or 50 us, and never more than 1 ms. The slack of the thread's timers comes on top, see
+/// [`reduce_timer_slack`].
+pub fn poll_interval(age: Duration) -> Duration {
+    (age / SLEEP_SHARE).clamp(SLEEP_MIN, SLEEP_MAX)
+}
+
+/// The CPU time of the calling thread, to compare kinds of waiting; `None` if the system does not report it.
+pub fn thread_cpu_time() -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is this function's.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0;
+    (!failed).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
 
 /// Reduces the timer slack of the calling thread to 1 us, so that its sleeps end on time.
 ///

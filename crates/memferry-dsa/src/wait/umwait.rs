@@ -7,21 +7,19 @@
 //! The second poll prevents a lost wake-up: a write between the first poll and UMONITOR wakes no thread. A sleep may end
 //! for any other reason, hence the loop; and it always ends, because the operating system limits it.
 //!
-//! Source: SDM, UMONITOR, UMWAIT and TPAUSE; Linux' `Documentation/ABI/testing/sysfs-devices-system-cpu`
+//! Source: SDM, UMONITOR and UMWAIT; Linux' `Documentation/ABI/testing/sysfs-devices-system-cpu`
 //! (`umwait_control`).
 
 use std::fs;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::table::TimedOut;
+use super::TimedOut;
 use crate::completion::{Completion, CompletionRecord};
 use crate::instructions::{self, SleepState};
 
 /// The default limit of Linux, in ticks of the time stamp counter.
 const LIMIT_TICKS: u64 = 100_000;
-/// The first and the longest pause between two polls of several records: some 100 ns and 5 us.
-const PAUSE_TICKS: [u64; 2] = [256, 16 << 10];
 
 /// The instructions, behind a seam for tests.
 pub(super) trait Sleeper {
@@ -29,8 +27,6 @@ pub(super) trait Sleeper {
     fn watch(&self, record: &CompletionRecord);
     /// UMWAIT for at most this many ticks.
     fn sleep(&self, ticks: u64);
-    /// TPAUSE for at most this many ticks.
-    fn pause(&self, ticks: u64);
 }
 
 /// The CPU's instructions.
@@ -55,15 +51,9 @@ impl Sleeper for Waitpkg {
         // SAFETY: `new` was promised the instruction. The cause of the wake-up does not matter.
         unsafe { instructions::umwait(self.0, until) };
     }
-
-    fn pause(&self, ticks: u64) {
-        let until = instructions::time_stamp().saturating_add(ticks);
-        // SAFETY: as in `sleep`.
-        unsafe { instructions::tpause(self.0, until) };
-    }
 }
 
-/// Waits for one record.
+/// Waits until the record is written.
 pub(super) fn wait(
     record: &CompletionRecord,
     timeout: Duration,
@@ -84,30 +74,6 @@ pub(super) fn wait(
             return Err(TimedOut { waited });
         }
         sleeper.sleep(ticks(timeout - waited).min(limit_ticks()));
-    }
-}
-
-/// Waits for one of several records. UMONITOR watches only one line, so this sleeps for fixed times.
-pub(super) fn wait_any(
-    records: &[&CompletionRecord],
-    timeout: Duration,
-    sleeper: &impl Sleeper,
-) -> Result<(usize, Completion), TimedOut> {
-    if let [record] = records {
-        return wait(record, timeout, sleeper).map(|completion| (0, completion));
-    }
-    let start = Instant::now();
-    let mut pause = PAUSE_TICKS[0];
-    loop {
-        if let Some(found) = super::kinds::look(records) {
-            return Ok(found);
-        }
-        let waited = start.elapsed();
-        if waited >= timeout {
-            return Err(TimedOut { waited });
-        }
-        sleeper.pause(pause.min(ticks(timeout - waited)));
-        pause = (pause * 2).min(PAUSE_TICKS[1]);
     }
 }
 
@@ -184,9 +150,6 @@ mod tests {
             assert!((1..=limit_ticks()).contains(&ticks));
             self.step("sleep");
         }
-        fn pause(&self, _: u64) {
-            self.step("pause");
-        }
     }
 
     /// The wait ends whenever the device writes, and never sleeps after the write.
@@ -200,14 +163,6 @@ mod tests {
             }
             assert_eq!(wait(&record, Duration::from_secs(60), &fake), Ok(done()));
             assert_eq!(fake.steps.borrow().len(), device_writes_at);
-            record.reset();
-            let other = CompletionRecord::new();
-            let fake = Fake {
-                record: &record,
-                device_writes_at: device_writes_at.max(1),
-                steps: RefCell::default(),
-            };
-            assert_eq!(wait_any(&[&other, &record], Duration::from_secs(60), &fake), Ok((1, done())));
         }
     }
 
@@ -217,7 +172,6 @@ mod tests {
         let fake = Fake { record: &record, device_writes_at: usize::MAX, steps: RefCell::default() };
         let timeout = Duration::from_millis(2);
         assert!(wait(&record, timeout, &fake).unwrap_err().waited >= timeout);
-        assert!(wait_any(&[&record, &record], timeout, &fake).unwrap_err().waited >= timeout);
         assert_eq!(fake.steps.borrow_mut().drain(..).next(), Some("watch"));
         assert!(wait(&record, Duration::ZERO, &fake).is_err());
         assert_eq!(*fake.steps.borrow(), ["watch"], "a timeout of zero does not sleep");

@@ -10,12 +10,11 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memferry_dsa::internals::fork::{self, PerProcess};
 use memferry_dsa::internals::instructions::CpuFeatures;
 use memferry_dsa::internals::portal::{Linux, Platform};
-use memferry_dsa::internals::wait::{Completer, CompleterOptions};
 use memferry_dsa::{
     CompletionRecord, Descriptor, DevicePortal, OpenOptions, Portal, Slots, Submission, SubmitError,
     SubmitMethod, Wait,
@@ -146,34 +145,6 @@ fn written() {
     std::fs::remove_file(path).expect("the queue's file");
 }
 
-/// A child starts a completer of its own, and its copies of the parent's watches do nothing. The parent has two threads
-/// when it forks; the child needs only glibc's allocator, which allows that.
-fn completers() {
-    let record = CompletionRecord::new();
-    let short = Duration::from_millis(3);
-    assert!(Wait::Block.wait(&record, short).is_err());
-    let completer = Completer::global().expect("a thread");
-    // SAFETY: the record outlives the watch.
-    let watch = unsafe { completer.watch(&record, Duration::from_secs(60)) }.expect("a place");
-    assert_eq!(watch.outcome(), None);
-    in_child(|| {
-        assert!(Wait::Block.wait(&record, short).is_err());
-        let own = Completer::global().expect("a thread");
-        assert!(!std::ptr::eq(own, completer), "the parent's has no thread here");
-        // Its thread may take a while to start on a loaded machine.
-        let start = Instant::now();
-        while own.stats().sweeps == 0 {
-            assert!(start.elapsed() < Duration::from_secs(60), "it does not look: {:?}", own.stats());
-            std::thread::yield_now();
-        }
-        // SAFETY: as above.
-        assert!(unsafe { completer.watch(&record, short) }.is_err(), "no thread would poll");
-        assert!(watch.outcome().is_some_and(|outcome| outcome.is_err()));
-        drop(watch);
-    });
-    assert!(std::ptr::eq(Completer::global().expect("a thread"), completer));
-}
-
 /// An emulated device is gone for a child. Dropping it does not wait for a thread that does not exist, and after enabling
 /// it works again.
 fn emulators() {
@@ -207,17 +178,6 @@ fn emulators() {
             std::thread::spawn(|| {}).join().expect("no panic");
         });
     }
-}
-
-/// Dropping the parent's completer in a child does not affect the child's threads.
-fn own_completers() {
-    let completer = Completer::start(CompleterOptions::default()).expect("a thread");
-    in_child(|| {
-        let thread = std::thread::spawn(std::thread::park);
-        drop(completer);
-        thread.thread().unpark();
-        thread.join().expect("no panic");
-    });
 }
 
 /// A process keeps its value when watching for forks begins later, and the child does not get it.
@@ -260,16 +220,6 @@ fn parents_keep_theirs() {
 #[test]
 fn files_are_written() {
     alone("fork::files_are_written", written);
-}
-
-#[test]
-fn children_have_completers() {
-    alone("fork::children_have_completers", completers);
-}
-
-#[test]
-fn children_let_go_of_the_parents_completers() {
-    alone("fork::children_let_go_of_the_parents_completers", own_completers);
 }
 
 #[test]

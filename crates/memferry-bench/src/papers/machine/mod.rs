@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::thread;
 
 use memferry::topology::Machine;
-use memferry_dsa::internals::wait::Completer;
 use memferry_dsa::system::{Device, SystemState};
 use memferry_dsa::{Portal, Wait};
 
@@ -163,8 +162,6 @@ impl OnMachine {
                  out operations, batches, submitters, depths, sources, targets, pages and data",
             );
         };
-        // The completer's thread starts here: later it would inherit the single CPU of the waiter.
-        Completer::global().map_err(|error| Skipped::Failed(error.into()))?;
         let costs = thread::scope(|scope| {
             let costs = scope.spawn(|| {
                 home.pin();
@@ -175,7 +172,7 @@ impl OnMachine {
         let costs = costs.map_err(|error| Skipped::Failed(error.into()))?;
         let asleep = costs.iter().flat_map(|cost| &cost.core_shares).map(|share| 1.0 - share);
         let mut taken = Measurement::new(Metric::ASLEEP, asleep.collect());
-        taken.add_note("sleeps until the completer wakes it, whose time counts as well");
+        taken.add_note("sleeps between polls of the completion record");
         home.words().into_iter().for_each(|words| taken.add_note(&words));
         Ok(vec![taken])
     }
