@@ -28,15 +28,12 @@ pub(super) const QUEUE_DEFAULTS: [(&str, &str); 13] = [
 ];
 
 /// The attributes of a group that is not configured; `None` stands for the number of all read buffers.
-pub(super) const GROUP_DEFAULTS: [(&str, Option<&str>); 12] = [
+pub(super) const GROUP_DEFAULTS: [(&str, Option<&str>); 9] = [
     ("engines", Some("")),
     ("work_queues", Some("")),
     ("use_read_buffer_limit", Some("0")),
-    ("use_token_limit", Some("0")),
     ("read_buffers_reserved", Some("0")),
-    ("tokens_reserved", Some("0")),
     ("read_buffers_allowed", None),
-    ("tokens_allowed", None),
     ("traffic_class_a", Some("1")),
     ("traffic_class_b", Some("1")),
     ("desc_progress_limit", Some("0")),
@@ -49,7 +46,7 @@ impl Tree {
             if !matches!(driver, "idxd" | "dsa") || !self.devices.contains_key(&device) {
                 return Err(ENODEV);
             }
-            return self.enable_device(device, driver);
+            return self.enable_device(device);
         }
         let queue: QueueId = name.parse().map_err(|_| ENODEV)?;
         let is_known = self.devices.get(&queue.device).is_some_and(|device| queue.index < device.counts.2);
@@ -64,7 +61,7 @@ impl Tree {
         Err(errno)
     }
 
-    fn enable_device(&mut self, device: DeviceId, driver: &str) -> WriteResult {
+    fn enable_device(&mut self, device: DeviceId) -> WriteResult {
         if self.is_enabled(device) {
             return Err(EBUSY);
         }
@@ -91,16 +88,13 @@ impl Tree {
                 return self.refuse(device, 0x15, ENXIO);
             }
             let at = format!("{DEVICES}/{device}/{}", device.group(group));
-            let allowed = self.number(&format!("{at}/read_buffers_allowed"))
-                + self.number(&format!("{at}/tokens_allowed"));
-            if allowed < 4 * engines as i64 {
+            if self.number(&format!("{at}/read_buffers_allowed")) < 4 * engines as i64 {
                 return self.refuse(device, 0x18, ENXIO);
             }
         }
         self.put(&format!("{DEVICES}/{device}/state"), "enabled");
         self.put(&format!("{DEVICES}/{device}/cmd_status"), "0x0");
-        let bound = if self.devices[&device].kernel == FakeKernel::Old { driver } else { "idxd" };
-        self.links.insert(format!("{DEVICES}/{device}/driver"), format!("/{DRIVERS}/{bound}"));
+        self.links.insert(format!("{DEVICES}/{device}/driver"), format!("/{DRIVERS}/idxd"));
         Ok(())
     }
 
@@ -111,7 +105,6 @@ impl Tree {
         // Kernels since 5.15 keep the driver `dsa` for old scripts: it forwards to the driver of the queue's type.
         let kind = self.get(&at("type")).to_owned();
         let driver = match (driver, kind.as_str()) {
-            ("dsa", _) if is_old => "dsa",
             ("user", _) | ("dsa", "user") => "user",
             ("dmaengine", _) | ("dsa", "kernel") => "dmaengine",
             _ => return Err(ENODEV),
@@ -126,7 +119,7 @@ impl Tree {
             return self.refuse(device, 0x8020_0000, ENODEV);
         }
         let is_shared = self.get(&at("mode")) == "shared";
-        let is_user = driver == "user" || is_old && kind == "user";
+        let is_user = driver == "user";
         let pasid = self.devices[&device].pasid;
         let wrong = match () {
             () if is_user && !pasid => Some((0x8011_0000, EOPNOTSUPP)),
@@ -147,9 +140,7 @@ impl Tree {
         self.put(&at("state"), "enabled");
         self.put(&format!("{DEVICES}/{device}/cmd_status"), "0x0");
         self.links.insert(at("driver"), format!("/{DRIVERS}/{driver}"));
-        if !is_old {
-            self.put(&at("type"), if is_user { "user" } else { "kernel" });
-        }
+        self.put(&at("type"), if is_user { "user" } else { "kernel" });
         if is_user {
             self.put(&at("cdev_minor"), &self.free_minor().to_string());
             let owner = Owner { mode: 0o600, user: 0, group: 0, is_device: true };

@@ -44,7 +44,7 @@ pub struct FakeDevice {
 /// A kernel version with its set of attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FakeKernel {
-    /// About 5.10: tokens instead of read buffers, one driver `dsa`, neither driver_name nor op_config.
+    /// 5.18: no driver_name, op_config and progress limits.
     Old,
     /// 6.7 and later.
     New,
@@ -82,7 +82,7 @@ impl FakeDevice {
         }
     }
 
-    /// The same device on a kernel of 2020.
+    /// The same device on a kernel of 2022, which shows Batch.
     pub fn on_old_kernel(id: DeviceId, node: u32) -> FakeDevice {
         FakeDevice {
             op_cap: "0x1003f03ff 0x0 0x0 0x0",

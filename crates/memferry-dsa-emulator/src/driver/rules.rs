@@ -41,7 +41,7 @@ pub(super) fn is_writable(path: &str) -> bool {
     let parts: Vec<&str> = place.trim_start_matches('/').split('/').collect();
     match parts[..] {
         [_, attribute] => {
-            matches!(attribute, "read_buffer_limit" | "token_limit" | "event_log_size" | "cmd_status")
+            matches!(attribute, "read_buffer_limit" | "event_log_size" | "cmd_status")
         }
         [_, object, attribute] if object.parse::<QueueId>().is_ok() => {
             matches!(attribute, "group_id" | "size") || NEED_QUEUE_DISABLED.contains(&attribute)
@@ -128,9 +128,9 @@ impl Tree {
         let buffers = u64::from(self.devices[&device].read_buffers);
         let value = number(value)?;
         match attribute {
-            "read_buffer_limit" | "token_limit" if value <= buffers => Ok(value.to_string()),
+            "read_buffer_limit" if value <= buffers => Ok(value.to_string()),
             "event_log_size" if (64..=65535).contains(&value) => Ok(value.to_string()),
-            "read_buffer_limit" | "token_limit" | "event_log_size" => Err(EINVAL),
+            "read_buffer_limit" | "event_log_size" => Err(EINVAL),
             _ => Err(EPERM), // the file is read-only; its mode does not stop root
         }
     }
@@ -156,19 +156,13 @@ impl Tree {
         let index = group.rsplit('.').next().unwrap_or("");
         let value = number(value)?;
         let taken = match attribute {
-            "read_buffers_allowed" | "tokens_allowed" => {
+            "read_buffers_allowed" => {
                 let engines = self.members(device, "engine", index).len() as u64;
                 (4 * engines..=self.buffers_left(device, group)).contains(&value)
             }
-            "read_buffers_reserved" | "tokens_reserved" => {
-                value <= self.buffers_left(device, group).min(total)
-            }
-            "use_read_buffer_limit" | "use_token_limit" => {
-                if self.of_device(device, "read_buffer_limit") + self.of_device(device, "token_limit") == 0 {
-                    return Err(EPERM);
-                }
-                value <= 1
-            }
+            "read_buffers_reserved" => value <= self.buffers_left(device, group).min(total),
+            "use_read_buffer_limit" if self.of_device(device, "read_buffer_limit") == 0 => return Err(EPERM),
+            "use_read_buffer_limit" => value <= 1,
             "traffic_class_a" | "traffic_class_b" if version <= 0x200 => return Err(EPERM),
             "traffic_class_a" | "traffic_class_b" => value <= 7,
             "desc_progress_limit" | "batch_progress_limit" => value <= 3,
@@ -180,10 +174,8 @@ impl Tree {
     /// Read buffers that no other group has reserved.
     fn buffers_left(&self, device: DeviceId, group: &str) -> u64 {
         let others = (0..self.devices[&device].counts.0).map(|index| device.group(index).to_string());
-        let reserved = others.filter(|other| other != group).map(|other| {
-            self.of_device(device, &format!("{other}/read_buffers_reserved"))
-                + self.of_device(device, &format!("{other}/tokens_reserved"))
-        });
+        let others = others.filter(|other| other != group);
+        let reserved = others.map(|other| self.of_device(device, &format!("{other}/read_buffers_reserved")));
         u64::from(self.devices[&device].read_buffers).saturating_sub(reserved.sum())
     }
 

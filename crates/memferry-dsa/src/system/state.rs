@@ -25,7 +25,7 @@ pub struct SystemState {
     pub kernel: Option<String>,
     /// Whether the driver's module is loaded or built in.
     pub module_loaded: bool,
-    /// Drivers on the bus: `idxd`, `user`, `dmaengine`; on old kernels `dsa`.
+    /// Drivers on the bus: `idxd`, `user`, `dmaengine`, and `dsa` for old scripts.
     pub drivers: Vec<String>,
     /// The devices by number.
     pub devices: Vec<Device>,
@@ -166,8 +166,6 @@ pub struct Device {
     pub transfer_bytes_max: Option<u64>,
     /// Most members of a batch.
     pub batch_max: Option<u32>,
-    /// Whether this kernel calls read buffers tokens, as those before 5.17 do.
-    pub has_tokens: bool,
     /// Read buffers that its groups share.
     pub read_buffers_max: Option<u32>,
     /// Limit of read buffers for groups with `use_read_buffer_limit`; 0 is no limit.

@@ -53,7 +53,7 @@ fn permission(attribute: &str, binds: bool) -> &'static str {
         "traffic_class_a" | "traffic_class_b" => {
             "up to version 2.0, traffic classes can be set only if idxd was loaded with tc_override=1: remove the key"
         }
-        "use_read_buffer_limit" | "use_token_limit" => "the device has no limit: set read_buffer_limit first",
+        "use_read_buffer_limit" => "the device has no limit: set read_buffer_limit first",
         _ => "the device is enabled, or must not be configured (see configurable): disable it first",
     }
 }
@@ -73,13 +73,11 @@ fn invalid(attribute: &str) -> &'static str {
         "max_transfer_size" => "it must be at most the device's max_transfer_size",
         "max_batch_size" => "it must be at most the device's max_batch_size",
         "op_config" => "it must be a subset of the device's op_cap",
-        "read_buffers_allowed" | "tokens_allowed" => {
+        "read_buffers_allowed" => {
             "it must be at least 4 for each engine of the group and at most what others have not reserved"
         }
-        "read_buffers_reserved" | "tokens_reserved" => {
-            "groups would reserve more read buffers than the device has"
-        }
-        "read_buffer_limit" | "token_limit" => "it must be at most the device's read buffers",
+        "read_buffers_reserved" => "groups would reserve more read buffers than the device has",
+        "read_buffer_limit" => "it must be at most the device's read buffers",
         "event_log_size" => "it must be 64 to 65535",
         "traffic_class_a" | "traffic_class_b" => "traffic classes are 0 to 7",
         "desc_progress_limit" | "batch_progress_limit" => "it must be 0 to 3",

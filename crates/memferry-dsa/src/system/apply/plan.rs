@@ -220,7 +220,7 @@ impl Plan {
         }
         let driver = match &device.driver {
             Some(driver) => driver.clone(),
-            None => device_driver(device.id, state)?,
+            None => known_driver(&device.id, "idxd", state)?,
         };
         self.bind(Action::Disable, device.id, &device.id, &driver);
         Ok(())
@@ -250,8 +250,8 @@ impl Plan {
 
     fn configure(&mut self, settings: &DeviceSettings, device: &Device) {
         let id = device.id;
-        let limit = if device.has_tokens { "token_limit" } else { "read_buffer_limit" };
-        self.set_if_other(id, &id, limit, settings.read_buffer_limit, device.read_buffer_limit);
+        let (limit, found) = (settings.read_buffer_limit, device.read_buffer_limit);
+        self.set_if_other(id, &id, "read_buffer_limit", limit, found);
         self.set_if_other(id, &id, "event_log_size", settings.event_log_size, device.event_log_size);
         // Engines before groups: the read buffers that a group needs depend on its engines.
         for (group, engine) in settings.engines() {
@@ -344,25 +344,25 @@ impl Plan {
     fn configure_group(&mut self, settings: &GroupSettings, device: &Device) {
         let id = settings.id;
         let Some(found) = device.group(id) else { return };
-        let (reserved, allowed, limited) = match device.has_tokens {
-            true => ("tokens_reserved", "tokens_allowed", "use_token_limit"),
-            false => ("read_buffers_reserved", "read_buffers_allowed", "use_read_buffer_limit"),
-        };
         // Disabling a device resets its groups, and the driver refuses to set some attributes even to the current value.
         let is_reset = self.will_be_reset(device.id);
         let after = |is: Option<u32>| if is_reset { is.map(|_| 0) } else { is };
         let number = |toggle: Option<bool>| toggle.map(u32::from);
         for (attribute, wanted, is) in [
-            (reserved, settings.read_buffers_reserved, after(found.read_buffers_reserved)),
+            ("read_buffers_reserved", settings.read_buffers_reserved, after(found.read_buffers_reserved)),
             (
-                allowed,
+                "read_buffers_allowed",
                 self.read_buffers_allowed(settings, device),
                 found.read_buffers_allowed.map(|is| match is_reset {
                     true => device.read_buffers_max.unwrap_or(is),
                     false => is,
                 }),
             ),
-            (limited, number(settings.use_read_buffer_limit), after(number(found.use_read_buffer_limit))),
+            (
+                "use_read_buffer_limit",
+                number(settings.use_read_buffer_limit),
+                after(number(found.use_read_buffer_limit)),
+            ),
             // Kernels differ in the values after disabling; they are those that could not be changed before either.
             ("traffic_class_a", settings.traffic_class_a, found.traffic_class_a),
             ("traffic_class_b", settings.traffic_class_b, found.traffic_class_b),
@@ -391,7 +391,7 @@ impl Plan {
             // Any written value clears it.
             self.set(Action::ClearStatus, device.id, &device.id, "cmd_status", "0x0");
         }
-        self.bind(Action::Enable, device.id, &device.id, &device_driver(device.id, state)?);
+        self.bind(Action::Enable, device.id, &device.id, &known_driver(&device.id, "idxd", state)?);
         Ok(())
     }
 
@@ -463,11 +463,13 @@ impl Plan {
     }
 }
 
-/// The driver of devices; before Linux 5.14 there was one driver for devices and queues.
-fn device_driver(device: DeviceId, state: &SystemState) -> Result<String, PlanError> {
-    let known = ["idxd", "dsa"].into_iter().find(|driver| state.drivers.iter().any(|known| known == driver));
-    let missing = || PlanError::NoDriver { object: device.to_string(), driver: "idxd".to_owned() };
-    known.map(str::to_owned).ok_or_else(missing)
+/// The driver with this name, for an object.
+fn known_driver(object: &dyn fmt::Display, driver: &str, state: &SystemState) -> Result<String, PlanError> {
+    let driver = driver.to_owned();
+    match state.drivers.contains(&driver) {
+        true => Ok(driver),
+        false => Err(PlanError::NoDriver { object: object.to_string(), driver }),
+    }
 }
 
 fn queue_driver(
@@ -476,13 +478,7 @@ fn queue_driver(
     driver_name: Option<&str>,
     state: &SystemState,
 ) -> Result<String, PlanError> {
-    if device_driver(queue.device, state)? == "dsa" {
-        return Ok("dsa".to_owned());
-    }
     let usual = if kind == Some(&QueueType::Kernel) { "dmaengine" } else { "user" };
     let driver = driver_name.filter(|name| !name.is_empty()).unwrap_or(usual);
-    match state.drivers.iter().any(|known| known == driver) {
-        true => Ok(driver.to_owned()),
-        false => Err(PlanError::NoDriver { object: queue.to_string(), driver: driver.to_owned() }),
-    }
+    known_driver(&queue, driver, state)
 }
