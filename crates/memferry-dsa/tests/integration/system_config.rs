@@ -497,7 +497,7 @@ prop_compose! {
         numbers in prop::collection::btree_map("x[a-z]{0,5}", any::<i64>(), 0..3),
         text in prop::option::of(".{0,8}"),
     ) -> Vec<(String, Json)> {
-        let numbers = numbers.into_iter().map(|(key, number)| (key, Json::Integer(number.into())));
+        let numbers = numbers.into_iter().map(|(key, number)| (key, Json::Number(number.into())));
         let text = text.map(|text| ("y".to_owned(), Json::Array(vec![Json::String(text), Json::Null, Json::Bool(true)])));
         numbers.chain(text).collect()
     }

@@ -6,27 +6,34 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::{Serialize, Serializer};
+use serde_json::Number;
 
 /// A JSON value, of a key that this crate does not know.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(untagged)]
 pub enum Json {
     /// `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A whole number.
-    Integer(i128),
-    /// Another number.
-    Float(f64),
+    /// A number.
+    Number(Number),
     /// A string.
     String(String),
     /// `[...]`.
     Array(Vec<Json>),
-    /// `{...}`, in order.
-    Object(Vec<(String, Json)>),
+    /// `{...}`.
+    Object(Entries),
 }
+
+/// The keys and values of an object, in order.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Entries(
+    /// Each key with its value; keys may repeat.
+    pub Vec<(String, Json)>,
+);
 
 impl Json {
     /// Reads one value.
@@ -85,82 +92,27 @@ fn strict(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
         struct Any;
         impl<'de> Visitor<'de> for Any {
-            type Value = Json;
+            type Value = Entries;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON value")
+                f.write_str("an object")
             }
 
-            fn visit_unit<E>(self) -> Result<Json, E> {
-                Ok(Json::Null)
-            }
-
-            fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-                Ok(Json::Bool(value))
-            }
-
-            fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-                Ok(Json::Integer(value.into()))
-            }
-
-            fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-                Ok(Json::Integer(value.into()))
-            }
-
-            fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-                Ok(Json::Float(value))
-            }
-
-            fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-                Ok(Json::String(value.to_owned()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Json, A::Error> {
-                let mut array = Vec::new();
-                while let Some(value) = values.next_element()? {
-                    array.push(value);
-                }
-                Ok(Json::Array(array))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
-                let mut object = Vec::new();
-                while let Some(entry) = entries.next_entry()? {
-                    object.push(entry);
-                }
-                Ok(Json::Object(object))
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Entries, A::Error> {
+                std::iter::from_fn(|| entries.next_entry().transpose()).collect::<Result<_, _>>().map(Entries)
             }
         }
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_map(Any)
     }
 }
 
-impl Serialize for Json {
+impl Serialize for Entries {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Json::Null => serializer.serialize_unit(),
-            Json::Bool(value) => serializer.serialize_bool(*value),
-            Json::Integer(value) => match (i64::try_from(*value), u64::try_from(*value)) {
-                (Ok(value), _) => serializer.serialize_i64(value),
-                (_, Ok(value)) => serializer.serialize_u64(value),
-                // Parsing never yields such a number, and JSON cannot represent it exactly.
-                _ => serializer.serialize_f64(*value as f64),
-            },
-            Json::Float(value) => serializer.serialize_f64(*value),
-            Json::String(value) => serializer.serialize_str(value),
-            Json::Array(values) => serializer.collect_seq(values),
-            Json::Object(entries) => {
-                let mut object = serializer.serialize_map(Some(entries.len()))?;
-                for (key, value) in entries {
-                    object.serialize_entry(key, value)?;
-                }
-                object.end()
-            }
-        }
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
 }
 
@@ -172,8 +124,9 @@ mod tests {
     fn texts_of_json_c_are_accepted() {
         let text = "[ {\"a\":1, }, /* , */ {\"b\":\"x,]\\\"\", // ]\n \"b\":2}, ]";
         let x = Json::String("x,]\"".to_owned());
-        let first = Json::Object(vec![("a".to_owned(), Json::Integer(1))]);
-        let second = Json::Object(vec![("b".to_owned(), x), ("b".to_owned(), Json::Integer(2))]);
+        let number = |number: u64| Json::Number(number.into());
+        let first = Json::Object(Entries(vec![("a".to_owned(), number(1))]));
+        let second = Json::Object(Entries(vec![("b".to_owned(), x), ("b".to_owned(), number(2))]));
         assert_eq!(Json::parse(text).unwrap(), Json::Array(vec![first, second]));
     }
 

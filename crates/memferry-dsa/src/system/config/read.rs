@@ -6,7 +6,9 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::str::FromStr;
 
-use super::json::Json;
+use serde::de::DeserializeOwned;
+
+use super::json::{Entries, Json};
 use super::{Config, ConfigError, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
@@ -78,7 +80,9 @@ impl Config {
         let file = "the file";
         for device in array(file, Json::parse(text)?)? {
             let name = match &device {
-                Json::Object(entries) => entries.iter().find(|(key, _)| key == "dev").map(|(_, name)| name),
+                Json::Object(Entries(entries)) => {
+                    entries.iter().find(|(key, _)| key == "dev").map(|(_, name)| name)
+                }
                 _ => None,
             };
             match name {
@@ -115,7 +119,7 @@ impl Object {
         inside: &str,
         value: Json,
     ) -> Result<(T, Object), ConfigError> {
-        let Json::Object(entries) = value else {
+        let Json::Object(Entries(entries)) = value else {
             return Err(ConfigError::Shape {
                 object: inside.to_owned(),
                 found: kind(&value),
@@ -153,8 +157,7 @@ impl Object {
 
     fn wrong(&self, key: &'static str, found: &Json, expected: &'static str) -> ConfigError {
         let found = match found {
-            Json::Integer(number) => number.to_string(),
-            Json::Float(number) => number.to_string(),
+            Json::Number(number) => number.to_string(),
             Json::String(text) => format!("{:?}", shorten(text)),
             other => kind(other).to_owned(),
         };
@@ -180,19 +183,19 @@ impl Object {
         parse(&text).map(Some).ok_or_else(|| self.wrong(key, &Json::String(text), expected))
     }
 
-    fn number<T: TryFrom<i128>>(&mut self, key: &'static str) -> Result<Option<T>, ConfigError> {
+    fn number<T: DeserializeOwned>(&mut self, key: &'static str) -> Result<Option<T>, ConfigError> {
         let value = self.take(key)?;
         self.as_number(key, value)
     }
 
-    fn as_number<T: TryFrom<i128>>(
+    fn as_number<T: DeserializeOwned>(
         &self,
         key: &'static str,
         value: Option<Json>,
     ) -> Result<Option<T>, ConfigError> {
         let Some(value) = value else { return Ok(None) };
-        let number = match value {
-            Json::Integer(number) => T::try_from(number).ok(),
+        let number = match &value {
+            Json::Number(number) => T::deserialize(number).ok(),
             _ => None,
         };
         number.map(Some).ok_or_else(|| self.wrong(key, &value, "a whole number, not negative and not huge"))
@@ -215,11 +218,11 @@ impl Object {
     }
 
     fn as_toggle(&self, key: &'static str, value: Option<Json>) -> Result<Option<bool>, ConfigError> {
-        match value.filter(is_present) {
-            None => Ok(None),
-            Some(Json::Integer(0)) => Ok(Some(false)),
-            Some(Json::Integer(1)) => Ok(Some(true)),
-            Some(other) => Err(self.wrong(key, &other, "0 or 1")),
+        let Some(value) = value.filter(is_present) else { return Ok(None) };
+        match self.as_number(key, Some(value.clone())) {
+            Ok(Some(0)) => Ok(Some(false)),
+            Ok(Some(1)) => Ok(Some(true)),
+            _ => Err(self.wrong(key, &value, "0 or 1")),
         }
     }
 
@@ -249,14 +252,14 @@ impl Object {
 }
 
 fn is_present(value: &Json) -> bool {
-    !matches!(value, Json::Integer(..=-1))
+    !matches!(value, Json::Number(number) if number.as_i64().is_some_and(i64::is_negative))
 }
 
 fn kind(value: &Json) -> &'static str {
     match value {
         Json::Null => "null",
         Json::Bool(_) => "true or false",
-        Json::Integer(_) | Json::Float(_) => "a number",
+        Json::Number(_) => "a number",
         Json::String(_) => "a string",
         Json::Array(_) => "an array",
         Json::Object(_) => "an object",

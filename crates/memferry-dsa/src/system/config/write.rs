@@ -4,8 +4,9 @@
 //! name on the type.
 
 use serde::{Serialize, Serializer};
+use serde_json::Number;
 
-use super::json::Json;
+use super::json::{Entries, Json};
 use super::{Config, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
@@ -25,21 +26,18 @@ impl Serialize for Config {
     }
 }
 
-/// Keys in order.
-struct Entries(Vec<(String, Json)>);
-
 impl Entries {
     fn of(id: impl ToString) -> Entries {
         Entries(vec![("dev".to_owned(), Json::String(id.to_string()))])
     }
 
-    fn number(mut self, key: &str, value: Option<impl Into<i128>>) -> Entries {
-        self.0.extend(value.map(|value| (key.to_owned(), Json::Integer(value.into()))));
+    fn number(mut self, key: &str, value: Option<impl Into<Number>>) -> Entries {
+        self.0.extend(value.map(|value| (key.to_owned(), Json::Number(value.into()))));
         self
     }
 
     fn toggle(self, key: &str, value: Option<bool>) -> Entries {
-        self.number(key, value.map(i128::from))
+        self.number(key, value.map(u8::from))
     }
 
     fn string(mut self, key: &str, value: Option<&str>) -> Entries {
@@ -56,7 +54,7 @@ impl Entries {
 
     fn kept(mut self, kept: &[(String, Json)]) -> Json {
         self.0.extend_from_slice(kept);
-        Json::Object(self.0)
+        Json::Object(self)
     }
 }
 
