@@ -80,7 +80,7 @@ impl Device {
         memory: &impl Memory,
     ) {
         let status = completion.status;
-        count(&self.interface.counters.completed[usize::from(status.code())], 1);
+        count(&self.interface.counters.completed.0[usize::from(status.code())], 1);
         if origin.member.is_none() {
             self.interface.count_executed(origin.queue);
         }
