@@ -19,15 +19,6 @@ pub enum CopyError {
         /// Length of the target.
         target_bytes: usize,
     },
-    /// A move exceeds its buffers, or its end precedes its start. Nothing was copied.
-    #[error("move {index} is not within the source and the target; keep both ends inside")]
-    OutOfRange {
-        /// Index of the move.
-        index: usize,
-    },
-    /// Two moves write the same bytes. Nothing was copied.
-    #[error("two moves write the same bytes of the target; pass moves with separate targets")]
-    TargetsOverlap,
     /// The request breaks a rule of its operation. Nothing was done.
     #[error(transparent)]
     Invalid(#[from] Invalid),

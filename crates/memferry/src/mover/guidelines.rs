@@ -2,7 +2,7 @@
 //!
 //! | | advice | here |
 //! |---|---|---|
-//! | G1 | contiguous ranges as one large descriptor, others in batches of 4 to 8 | [`coalesce`], [`batch_len`](memferry_dsa::internals::driver::batch_len) |
+//! | G1 | contiguous ranges as one large descriptor, others in batches of 4 to 8 | [`batch_len`](memferry_dsa::internals::driver::batch_len) |
 //! | G2 | asynchronously, up to the depth of the queue; below a size the CPU is faster | [`depth`](memferry_dsa::internals::driver::depth), [`Guidelines::offload_bytes_min`] |
 //! | G3 | data that is read at once into the last-level cache, other data into memory | [`Guidelines::into_cache`] |
 //! | G4 | between memories of different kinds devices lose least | devices are asked first, [`Route`](super::Route) |
@@ -13,7 +13,6 @@
 //! Scalable Processors" (2024), sections 4.2, 4.3 and 6.1 to 6.3.
 
 use std::fs;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) use memferry_dsa::internals::driver::{BATCH_LEN_MAX, BATCHED_BYTES_MAX, least_loaded};
@@ -118,36 +117,9 @@ pub(super) fn thread_number() -> usize {
     NUMBER.with(|number| *number)
 }
 
-/// A range of a source, and its place in the target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Move {
-    /// Bytes of the source.
-    pub source: Range<usize>,
-    /// Their start in the target.
-    pub target: usize,
-}
-
-/// G1: joins moves that are adjacent in source and target. Keeps the order; drops empty ones.
-pub(super) fn coalesce(moves: &[Move]) -> Vec<Move> {
-    let mut joined: Vec<Move> = Vec::new();
-    for next in moves.iter().filter(|next| !next.source.is_empty()) {
-        match joined.last_mut() {
-            Some(last)
-                if last.source.end == next.source.start
-                    && last.target.checked_add(last.source.len()) == Some(next.target) =>
-            {
-                last.source.end = next.source.end;
-            }
-            _ => joined.push(next.clone()),
-        }
-    }
-    joined
-}
-
 #[cfg(all(test, not(memferry_loom)))]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn small_copies_stay_on_the_cpu() {
@@ -188,30 +160,5 @@ mod tests {
     fn sizes_of_caches_are_read() {
         assert_eq!(kib("107520K"), Some(105 << 20));
         assert_eq!((kib("32M"), kib("K"), kib("99999999999999999999K")), (None, None, None));
-    }
-
-    proptest! {
-        /// Whatever is joined: the same bytes go to the same places, in the same order.
-        #[test]
-        fn joined_moves_move_the_same(steps in prop::collection::vec((0_usize..3, 0_usize..2, 0_usize..5), 0..20)) {
-            let (mut source, mut target) = (0, 0);
-            let moves: Vec<Move> = steps.iter().map(|(skip_source, skip_target, len)| {
-                source += skip_source;
-                target += skip_target;
-                let next = Move { source: source..source + len, target };
-                (source, target) = (source + len, target + len);
-                next
-            }).collect();
-            let joined = coalesce(&moves);
-            let bytes = |moves: &[Move]| -> Vec<(usize, usize)> {
-                let of = |one: &Move| one.source.clone().zip(one.target..).collect::<Vec<_>>();
-                moves.iter().flat_map(of).collect()
-            };
-            prop_assert_eq!(bytes(&moves), bytes(&joined));
-            for pair in joined.windows(2) {
-                let touches = pair[0].source.end == pair[1].source.start;
-                prop_assert!(!touches || pair[0].target + pair[0].source.len() != pair[1].target);
-            }
-        }
     }
 }

@@ -100,7 +100,7 @@ pub use batch::Batch;
 pub use builder::MoverBuilder;
 pub use engine::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
-pub use guidelines::{Consumer, Guidelines, Move};
+pub use guidelines::{Consumer, Guidelines};
 pub use ordered::Ordered;
 pub use request::{CopyOptions, CopyReport, Operation, OperationError, RawRequest, Transfer};
 pub use scope::{Scope, ScopedCopy, ScopedOperation};

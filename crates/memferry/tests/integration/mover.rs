@@ -345,8 +345,10 @@ fn round_robin_takes_turns_and_single_stays() {
         for _ in 0..10 {
             mover.copy(vec![1; 10], vec![0; 10], how).wait().expect("copied");
         }
-        let pairs = (0..10).map(|_| (vec![1; 10], vec![0; 10])).collect();
-        mover.copy_all(pairs, how).wait().expect("copied");
+        let mut batch = mover.batch(how);
+        let copies: Vec<_> = (0..10).map(|_| batch.copy(vec![1; 10], vec![0; 10])).collect();
+        batch.submit();
+        copies.into_iter().for_each(|copy| drop(copy.wait().expect("copied")));
         let mut operations = [0, 1].map(|number: usize| mover.stats().engines[number].operations);
         operations.sort_unstable();
         assert_eq!(operations, expected, "{route:?}, {own:?}");

@@ -1,14 +1,13 @@
-//! Many small copies together: in batches of devices, joined where they touch, each with its end.
+//! Many small copies together, in batches of devices, each with its end.
 
 use std::sync::Arc;
 
 use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Guidelines, Move, Mover,
+    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Guidelines, Mover,
 };
 use memferry_dsa::{Opcode, Request};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
-use proptest::prelude::*;
 
 use crate::mover_support;
 use crate::mover_support::{check_descriptors, machine};
@@ -118,91 +117,6 @@ fn a_batch_that_is_not_submitted_abandons_its_copies() {
     drop(batch);
     let error = transfer.wait().expect_err("never begun");
     assert_eq!((error.error, error.buffers), (CopyError::Abandoned, Some((vec![1; 10], vec![0; 10]))));
-}
-
-#[test]
-fn one_handle_for_all() {
-    let (mover, dsa, _device) =
-        mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none(), DsaOptions::default());
-    let pairs =
-        |sizes: &[usize]| sizes.iter().map(|size| (vec![7; *size], vec![0; *size])).collect::<Vec<_>>();
-    let sizes = [1, 0, 4096, 100_000, 3 << 20, 17, 18, 19];
-    let (pairs_back, (), report) = mover.copy_all(pairs(&sizes), options()).wait().expect("copied");
-    assert!(pairs_back.iter().all(|(source, target)| source == target));
-    assert_eq!(report.bytes(), sizes.iter().sum::<usize>() as u64);
-    mover.copy_all(pairs(&[]), options()).wait().expect("nothing to copy");
-    let mut wrong = pairs(&[5, 6]);
-    wrong[1].1.push(0);
-    let error = mover.copy_all(wrong, options()).wait().expect_err("lengths differ");
-    assert_eq!(error.error, CopyError::LengthMismatch { source_bytes: 6, target_bytes: 7 });
-    assert!(error.buffers.is_some_and(|pairs| pairs[0].1 == [0; 5]), "nothing was copied");
-    check_sums(&dsa);
-}
-
-#[test]
-fn moves_that_follow_each_other_are_one_descriptor() {
-    let (mover, dsa, _device) =
-        mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none(), DsaOptions::default());
-    let moves: Vec<Move> =
-        (0..16).map(|index| Move { source: index * 100..index * 100 + 100, target: index * 100 }).collect();
-    let source: Vec<u8> = (0..1600_u32).map(|index| index as u8).collect();
-    let ((source, target), (), _) =
-        mover.copy_ranges(source, vec![0; 1600], &moves, options()).wait().expect("copied");
-    assert_eq!((source == target, dsa.stats().descriptors), (true, 1));
-}
-
-#[test]
-fn wrong_moves_copy_nothing() {
-    let mover = Mover::builder(machine()).build().expect("threads");
-    let max = usize::MAX;
-    let out_of_range = CopyError::OutOfRange { index: 1 };
-    for (source, target, error) in [
-        (5..11, 0, out_of_range),
-        (0..5, 6, out_of_range),
-        (0..5, max, out_of_range),
-        (max - 1..max, 0, out_of_range),
-        #[allow(clippy::reversed_empty_ranges)]
-        (7..6, 0, out_of_range),
-        (0..2, 2, CopyError::TargetsOverlap),
-        (0..10, 0, CopyError::TargetsOverlap),
-    ] {
-        let moves = [Move { source: 0..3, target: 1 }, Move { source, target }];
-        let copied = mover.copy_ranges(vec![1; 10], vec![0; 10], &moves, options()).wait();
-        let failed = copied.expect_err("a wrong move");
-        assert_eq!((failed.error, failed.buffers), (error, Some((vec![1; 10], vec![0; 10]))), "{moves:?}");
-    }
-    mover.copy_ranges(vec![1; 10], vec![0; 10], &[], options()).wait().expect("nothing to copy");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
-
-    /// Whatever is moved, the target is what a loop would make of it, and what was not named stays.
-    #[test]
-    fn moves_do_what_a_loop_does(
-        seed in 0_u64..1000,
-        steps in prop::collection::vec((0_usize..3000, 0_usize..2, 0_usize..1500), 1..30),
-    ) {
-        let (mover, dsa, _device) =
-            mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::from_seed(seed), DsaOptions::default());
-        let source: Vec<u8> = (0..5000_u32).map(|index| (index * 31 + index / 251) as u8).collect();
-        let mut expected = vec![0xee; 50_000];
-        let mut at = 0;
-        let mut moves = Vec::new();
-        for (from, gap, len) in steps {
-            at += gap;
-            expected[at..at + len].copy_from_slice(&source[from..from + len]);
-            moves.push(Move { source: from..from + len, target: at });
-            at += len;
-        }
-        // The order of moves is no order of targets.
-        let middle = moves.len() / 2;
-        moves.rotate_left(middle);
-        let copied = mover.copy_ranges(source, vec![0xee; 50_000], &moves, options()).wait();
-        let ((_, target), (), _) = copied.expect("copied");
-        prop_assert!(target == expected);
-        check_sums(&dsa);
-    }
 }
 
 /// Of two engines at one place, the one that is busy is not asked first.

@@ -28,4 +28,4 @@ pub use transfer::{CopyOptions, Transfer};
 pub(in crate::mover) use completion::{Callback, CopyResult};
 pub(crate) use epoch::{Epoch, Epochs};
 pub(in crate::mover) use join::join;
-pub(in crate::mover) use owned::{Completion, Owned};
+pub(in crate::mover) use owned::Owned;
