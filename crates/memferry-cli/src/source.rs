@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use memferry::internals::{DsaFiles, Recording};
+use memferry::internals::Recording;
 use memferry::topology::{Machine, TopologyError};
 use memferry_dsa::internals::system::{Directory, Files};
 
@@ -37,7 +37,7 @@ impl Source {
         match self {
             Source::Here => Box::new(Directory::system()),
             Source::Directory(root) => Box::new(Directory::below(root)),
-            Source::Recording(recording) => Box::new(DsaFiles(&**recording)),
+            Source::Recording(recording) => Box::new((**recording).clone()),
         }
     }
 }

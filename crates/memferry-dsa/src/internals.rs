@@ -64,7 +64,8 @@ pub mod software {
 pub mod system {
     pub use crate::system::config::{DeviceSettings, EngineSettings, GroupSettings, Json, QueueSettings};
     pub use crate::system::discover::{DEVICES, DRIVERS};
-    pub use crate::system::files::{Directory, Files, Owner};
+    pub use crate::system::error::shorten;
+    pub use crate::system::files::{Directory, FILE_BYTES_MAX, Files, Owner};
     pub use crate::system::*;
 }
 

@@ -18,10 +18,8 @@ pub use crate::route::{
     Endpoints, EngineSite, SHARE_BYTES_MIN, Share, device_shares, engine_shares, first_engine,
 };
 pub use crate::topology::domain::{Domain, Socket};
-pub use crate::topology::dsa::DsaFiles;
 pub use crate::topology::list::parse as parse_id_list;
 pub use crate::topology::machine::Origin;
 pub use crate::topology::measured::Measured;
 pub use crate::topology::parameter::{Basis, Fact, Parameter};
 pub use crate::topology::recording::Recording;
-pub use crate::topology::tree::{Directory, Tree};

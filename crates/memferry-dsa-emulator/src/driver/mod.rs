@@ -14,7 +14,7 @@ mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
@@ -58,10 +58,7 @@ impl FakeDriver {
     /// A machine with these devices, disabled and not configured, and a root process.
     pub fn new(devices: &[FakeDevice]) -> FakeDriver {
         let mut tree = Tree { is_root: true, ..Tree::default() };
-        for driver in match devices.iter().any(|device| device.kernel == FakeKernel::Old) {
-            true => ["dsa"].as_slice(),
-            false => &["idxd", "user", "dmaengine", "dsa"],
-        } {
+        for driver in ["idxd", "user", "dmaengine", "dsa"] {
             for file in ["bind", "unbind"] {
                 tree.put(&format!("{DRIVERS}/{driver}/{file}"), "");
             }
@@ -193,13 +190,18 @@ fn errno(number: i32) -> io::Error {
 }
 
 impl Files for FakeDriver {
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+    fn name(&self) -> String {
+        "/".to_owned()
+    }
+
+    fn head(&self, path: &str, size_bytes_max: usize) -> io::Result<Vec<u8>> {
         let tree = self.lock();
         if let Some(number) = tree.reads_that_fail.get(path) {
             return Err(errno(*number));
         }
-        let text = tree.show(path).map_err(errno)?;
-        Ok(format!("{text}\n").into_bytes())
+        let mut content = format!("{}\n", tree.show(path).map_err(errno)?).into_bytes();
+        content.truncate(size_bytes_max);
+        Ok(content)
     }
 
     fn entries(&self, directory: &str) -> io::Result<Vec<String>> {
@@ -217,9 +219,7 @@ impl Files for FakeDriver {
     }
 
     fn link(&self, path: &str) -> io::Result<String> {
-        let tree = self.lock();
-        let target = tree.links.get(path).ok_or_else(|| errno(libc::ENOENT))?;
-        Ok(target.rsplit('/').next().unwrap_or(target).to_owned())
+        self.target(path).ok_or_else(|| errno(libc::ENOENT))
     }
 
     fn owner(&self, path: &str) -> io::Result<Owner> {
@@ -240,10 +240,6 @@ impl Files for FakeDriver {
         tree.store(path, value).map_err(errno)?;
         tree.log.push((path.to_owned(), value.to_owned()));
         Ok(())
-    }
-
-    fn display(&self, path: &str) -> PathBuf {
-        Path::new("/").join(path)
     }
 }
 
@@ -286,8 +282,8 @@ impl Tree {
             ("state", "disabled".to_owned()),
             ("cdev_major", "240".to_owned()),
             ("cmd_status", "0x0".to_owned()),
-            (if old { "max_tokens" } else { "max_read_buffers" }, device.read_buffers.to_string()),
-            (if old { "token_limit" } else { "read_buffer_limit" }, "0".to_owned()),
+            ("max_read_buffers", device.read_buffers.to_string()),
+            ("read_buffer_limit", "0".to_owned()),
             ("errors", if old { "0x000000000000000000 ".repeat(4) } else { ["00000000"; 8].join(",") }),
         ] {
             put("", attribute, &value);
@@ -298,11 +294,7 @@ impl Tree {
         for index in 0..groups {
             let group = format!("/group{}.{index}", id.0);
             for (attribute, value) in binding::GROUP_DEFAULTS {
-                let is_of_other_kernel = match old {
-                    true => attribute.contains("read_buffer") || attribute.contains("progress"),
-                    false => attribute.contains("token"),
-                };
-                if !is_of_other_kernel {
+                if !(old && attribute.contains("progress")) {
                     put(&group, attribute, value.unwrap_or(&device.read_buffers.to_string()));
                 }
             }

@@ -3,8 +3,9 @@
 //! Any attribute may be missing, since kernels differ. An attribute that cannot be parsed is an error that names the file.
 //! A device or queue that vanishes meanwhile keeps the attributes read so far.
 //!
-//! Sources: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `drivers/dma/idxd/sysfs.c`; older names and formats
-//! as in kernels 5.6 to 5.19.
+//! Kernels before 5.17 name some attributes differently. They are not read: programs can use a DSA since 5.18.
+//!
+//! Sources: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `drivers/dma/idxd/sysfs.c`, since 5.18.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -96,7 +97,6 @@ impl Tree<'_> {
         names.extend(self.entries(&device.path)?);
         names.extend(self.entries(DEVICES)?);
         let node: Option<i64> = device.number("numa_node")?;
-        let has_tokens = device.text("max_read_buffers")?.is_none() && device.text("max_tokens")?.is_some();
         Ok(Device {
             id,
             driver: device.driver(),
@@ -114,9 +114,8 @@ impl Tree<'_> {
             entries_max: device.number("max_work_queues_size")?,
             transfer_bytes_max: device.number("max_transfer_size")?,
             batch_max: device.number("max_batch_size")?,
-            has_tokens,
-            read_buffers_max: device.renamed("max_read_buffers", "max_tokens")?,
-            read_buffer_limit: device.renamed("read_buffer_limit", "token_limit")?,
+            read_buffers_max: device.number("max_read_buffers")?,
+            read_buffer_limit: device.number("read_buffer_limit")?,
             event_log_size: device.number("event_log_size")?,
             interrupt_messages_max: device.number("ims_size")?,
             major: device.number("cdev_major")?,
@@ -223,12 +222,9 @@ impl Object<'_> {
             id,
             engines: self.members("engines")?,
             queues: self.members("work_queues")?,
-            use_read_buffer_limit: match self.toggle("use_read_buffer_limit")? {
-                None => self.toggle("use_token_limit")?,
-                known => known,
-            },
-            read_buffers_allowed: self.renamed("read_buffers_allowed", "tokens_allowed")?,
-            read_buffers_reserved: self.renamed("read_buffers_reserved", "tokens_reserved")?,
+            use_read_buffer_limit: self.toggle("use_read_buffer_limit")?,
+            read_buffers_allowed: self.number("read_buffers_allowed")?,
+            read_buffers_reserved: self.number("read_buffers_reserved")?,
             traffic_class_a: self.natural("traffic_class_a")?,
             traffic_class_b: self.natural("traffic_class_b")?,
             desc_progress_limit: self.natural("desc_progress_limit")?,
@@ -275,7 +271,8 @@ impl Object<'_> {
     }
 
     fn driver(&self) -> Option<String> {
-        self.tree.files.link(&self.at("driver")).ok()
+        let target = self.tree.files.link(&self.at("driver")).ok()?;
+        Some(Path::new(&target).file_name()?.to_string_lossy().into_owned())
     }
 
     fn at(&self, attribute: &str) -> String {
@@ -308,13 +305,6 @@ impl Object<'_> {
                 Err(self.tree.unparsable(&self.at(attribute), &number.to_string(), "a number of 32 bits"))
             }
             number => Ok(number.and_then(|number| u32::try_from(number).ok())),
-        }
-    }
-
-    fn renamed(&self, name: &str, old: &str) -> Result<Option<u32>, SystemError> {
-        match self.number(name)? {
-            None => self.number(old),
-            known => Ok(known),
         }
     }
 

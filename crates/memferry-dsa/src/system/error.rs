@@ -42,7 +42,7 @@ pub enum SystemError {
 }
 
 /// The start of a text, long enough to recognise it in an error.
-pub(super) fn shorten(text: &str) -> String {
+pub fn shorten(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     match text.char_indices().nth(CHARS_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),

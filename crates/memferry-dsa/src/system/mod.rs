@@ -32,7 +32,7 @@ mod capability;
 pub(crate) mod config;
 mod diagnose;
 pub(crate) mod discover;
-mod error;
+pub(crate) mod error;
 pub(crate) mod files;
 mod id;
 mod state;

@@ -133,15 +133,10 @@ fn objects_next_to_their_device_are_found() {
 }
 
 #[test]
-fn an_old_kernel_has_tokens_and_less() {
+fn an_old_kernel_has_less() {
     let driver = FakeDriver::new(&[FakeDevice::on_old_kernel(DeviceId(0), 0)]);
-    driver.put("sys/bus/dsa/devices/dsa0/token_limit", "16");
     let state = read(&driver);
     let device = &state.devices[0];
-    assert!(device.has_tokens);
-    assert_eq!((device.read_buffers_max, device.read_buffer_limit), (Some(96), Some(16)));
-    assert_eq!(device.groups[0].read_buffers_allowed, Some(96));
-    assert_eq!(device.groups[0].use_read_buffer_limit, Some(false));
     assert_eq!(device.groups[0].desc_progress_limit, None);
     assert_eq!(device.queues[0].driver_name, None);
     assert_eq!(device.queues[0].operations, None);

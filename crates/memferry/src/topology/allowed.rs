@@ -2,7 +2,7 @@
 //!
 //! Source: `proc_pid_status(5)`, `cpuset(7)`.
 
-use super::tree::Files;
+use super::files::Files;
 use super::{TopologyError, list};
 
 const STATUS: &str = "proc/self/status";

@@ -62,14 +62,4 @@ impl Machine {
     pub fn is_sub_numa(&self) -> bool {
         self.sockets().iter().any(Socket::is_sub_numa)
     }
-
-    /// The memories of the domain of `node`: first the CPU node, if it has memory, then the memory-only nodes, ascending.
-    /// Empty for an unknown node.
-    pub fn memories_of(&self, node: NodeId) -> Vec<&Node> {
-        let Ok(&Node { cpu_node, .. }) = self.node(node) else { return Vec::new() };
-        let mut memories: Vec<&Node> =
-            self.nodes().iter().filter(|node| node.cpu_node == cpu_node && node.has_memory()).collect();
-        memories.sort_by_key(|node| (node.id != cpu_node, node.id));
-        memories
-    }
 }

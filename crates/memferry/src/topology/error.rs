@@ -100,12 +100,3 @@ pub enum TopologyError {
         known: Vec<NodeId>,
     },
 }
-
-/// The beginning of an invalid text, for messages.
-pub(super) fn shorten(text: &str) -> String {
-    const CHARS_MAX: usize = 60;
-    match text.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
-}

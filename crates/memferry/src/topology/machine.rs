@@ -5,14 +5,14 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
+use memferry_dsa::internals::system::Directory;
+#[cfg(feature = "internals")]
+use memferry_dsa::internals::system::Files;
 use serde::{Deserialize, Serialize};
 
 use super::parameter::{Fact, Parameter};
 use super::profile::{self, Figure, Placeholders};
 use super::recording::Recording;
-use super::tree::Directory;
-#[cfg(feature = "internals")]
-use super::tree::Tree;
 use super::{NodeSet, TopologyError, meminfo, sysfs};
 use crate::copy_method::CopyMethods;
 
@@ -215,7 +215,7 @@ impl Machine {
     /// [`TopologyError::Read`], [`Parse`](TopologyError::Parse),
     /// [`Contradiction`](TopologyError::Contradiction), [`Changing`](TopologyError::Changing).
     pub fn discover() -> Result<Machine, TopologyError> {
-        sysfs::read(&Directory::new("/"), Origin::Discovered)
+        sysfs::read(&Directory::system(), Origin::Discovered)
     }
 
     /// A recorded machine: a directory with `sys` and `proc` in it, or the JSON file that `memferry topology --record` writes.
@@ -225,19 +225,19 @@ impl Machine {
     pub fn discover_at(path: impl AsRef<Path>) -> Result<Machine, TopologyError> {
         let path = path.as_ref();
         match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => sysfs::read(&Directory::new(path), Origin::Recorded),
+            Ok(metadata) if metadata.is_dir() => sysfs::read(&Directory::below(path), Origin::Recorded),
             // Its error describes a path that is neither.
             _ => sysfs::read(&Recording::open(path)?, Origin::Recorded),
         }
     }
 
-    /// The machine that a tree describes.
+    /// The machine that these files describe.
     ///
     /// # Errors
     /// Those of [`discover`](Machine::discover).
     #[cfg(feature = "internals")]
-    pub fn discover_in(tree: &dyn Tree) -> Result<Machine, TopologyError> {
-        sysfs::read(tree, Origin::Recorded)
+    pub fn discover_in(files: &dyn Files) -> Result<Machine, TopologyError> {
+        sysfs::read(files, Origin::Recorded)
     }
 
     /// A built-in profile (see [`profiles`](Machine::profiles)), or the JSON file of that path.
@@ -405,14 +405,6 @@ impl Machine {
     #[cfg(feature = "internals")]
     pub fn references(&self) -> &BTreeMap<String, String> {
         &self.references
-    }
-
-    /// The copy engines of `node`; for a memory-only node, those of its CPU node.
-    pub fn accelerators_near(&self, node: NodeId) -> impl Iterator<Item = &Accelerator> {
-        let cpu_node = self.node(node).map(|node| node.cpu_node).ok();
-        self.accelerators
-            .iter()
-            .filter(move |engine| engine.node.is_some_and(|at| at == node || Some(at) == cpu_node))
     }
 
     /// Marks a node's memory as not allowed, like a cpuset.

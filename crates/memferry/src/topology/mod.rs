@@ -33,9 +33,9 @@
 mod allowed;
 #[cfg(feature = "internals")]
 pub(crate) mod domain;
-#[cfg(feature = "internals")]
-pub(crate) mod dsa;
 mod error;
+#[cfg_attr(not(feature = "internals"), allow(dead_code))]
+mod files;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod list;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
@@ -54,8 +54,6 @@ mod recorder;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod recording;
 pub(crate) mod sysfs;
-#[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
-pub(crate) mod tree;
 
 pub use error::TopologyError;
 pub use machine::{Accelerator, Link, Machine, Node, NodeId, NumaBalancing, Tier};

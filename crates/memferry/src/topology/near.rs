@@ -82,12 +82,6 @@ impl Machine {
         order
     }
 
-    /// The first of [`memories_near`](Machine::memories_near) on which `size_bytes` fit, by the state at discovery
-    /// ([`Node::has_room`]).
-    pub fn fastest_near(&self, cpus: NodeId, size_bytes: u64) -> Option<&Node> {
-        self.memories_near(cpus).into_iter().find(|node| node.has_room(size_bytes))
-    }
-
     /// Whether the CPUs of node `cpus` read faster from `candidate` than from `home`.
     pub(super) fn is_faster(&self, candidate: &Node, home: &Node, cpus: NodeId) -> bool {
         candidate.has_memory()

@@ -5,12 +5,12 @@
 
 use std::path::Path;
 
-use memferry_dsa::internals::system::Owner;
+use memferry_dsa::internals::system::{self, Directory, Owner};
 
 use super::TopologyError;
+use super::files::Files;
 use super::recording::{CharacterDevice, Entry, Link, Recording, is_path};
 use super::sysfs::{self, CGROUPS, CPUS, DAX, DSA, NODES, NUMA, TIERS, WEIGHTS};
-use super::tree::{Directory, Files, Tree};
 
 const DSA_DRIVERS: &str = "sys/bus/dsa/drivers";
 /// The parameters of its module, such as `sva`.
@@ -34,7 +34,7 @@ impl Recording {
     /// # Errors
     /// [`TopologyError::Read`] for a required file that is unreadable. Contradicting files are recorded as they are.
     pub fn of(root: impl AsRef<Path>) -> Result<Recording, TopologyError> {
-        record(&Directory::new(root.as_ref()))
+        record(&Directory::below(root.as_ref()))
     }
 
     /// This recording with another host name.
@@ -95,8 +95,8 @@ impl Recording {
     }
 }
 
-fn record(tree: &dyn Tree) -> Result<Recording, TopologyError> {
-    let mut recorder = Recorder { files: Files::new(tree), recording: Recording::new() };
+fn record(files: &dyn system::Files) -> Result<Recording, TopologyError> {
+    let mut recorder = Recorder { files: Files::new(files), recording: Recording::new() };
     recorder.nodes()?;
     recorder.cpus()?;
     recorder.tiers()?;

@@ -15,12 +15,11 @@ use std::io::{self, ErrorKind};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use memferry_dsa::internals::system::Owner;
+use memferry_dsa::internals::system::{Directory, Files, Owner};
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::TopologyError;
-use super::tree::{Directory, Tree};
 
 /// A tree in memory with the files that memferry reads: those of topologies, of DSA devices, and of free memory.
 ///
@@ -85,7 +84,7 @@ impl Recording {
         let path = file.as_ref().to_owned();
         let advice = "give the JSON file of a recording, or a directory with sys and proc in it";
         let read = || -> io::Result<Vec<u8>> {
-            let bytes = Directory::new("").read(&path.to_string_lossy(), JSON_BYTES_MAX + 1)?;
+            let bytes = Directory::below("").head(&path.to_string_lossy(), JSON_BYTES_MAX + 1)?;
             match bytes.len() > JSON_BYTES_MAX {
                 true => Err(io::Error::new(ErrorKind::FileTooLarge, "it is longer than 64 MiB")),
                 false => Ok(bytes),
@@ -166,12 +165,12 @@ impl Recording {
     }
 }
 
-impl Tree for Recording {
+impl Files for Recording {
     fn name(&self) -> String {
         self.file.as_ref().map_or("the recording".to_owned(), |file| file.display().to_string())
     }
 
-    fn read(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>> {
+    fn head(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>> {
         let path = self.resolve(file, true)?;
         match self.entries.get(&path) {
             Some(Entry::Text(text)) => Ok(text.as_bytes()[..text.len().min(size_bytes_max)].to_vec()),
@@ -277,9 +276,9 @@ mod tests {
         for path in
             ["bus/a/size", "devices/x/a/size", "bus/a/up/a/size", "bus/root/x/a/size", "bus/out/x/a/size"]
         {
-            assert_eq!(recording.read(path, 100).unwrap(), b"7\n", "{path}");
+            assert_eq!(recording.head(path, 100).unwrap(), b"7\n", "{path}");
         }
-        assert_eq!(recording.read("bus/a/size", 1).unwrap(), b"7");
+        assert_eq!(recording.head("bus/a/size", 1).unwrap(), b"7");
         assert_eq!(recording.entries("bus/a").unwrap(), ["size", "up"]);
         assert_eq!(recording.entries("bus").unwrap(), ["a", "loop", "out", "root"]);
         assert_eq!(recording.link("bus/a").unwrap(), "../devices/x/a");
@@ -290,7 +289,7 @@ mod tests {
             ("bus/b", ErrorKind::NotFound),
             ("devices/x/a/siz", ErrorKind::NotFound),
         ] {
-            assert_eq!(recording.read(path, 9).unwrap_err().kind(), kind, "{path}");
+            assert_eq!(recording.head(path, 9).unwrap_err().kind(), kind, "{path}");
         }
         assert_eq!(recording.entries("bus/a/size").unwrap_err().kind(), ErrorKind::NotADirectory);
         assert_eq!(recording.link("devices/x").unwrap_err().kind(), ErrorKind::InvalidInput);

@@ -15,9 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
 
+use memferry_dsa::internals::system;
+
 use super::allowed::Allowed;
+use super::files::Files;
 use super::machine::{Accelerator, Link, Machine, Node, NodeId, NumaBalancing, Origin, Tier};
-use super::tree::{Files, Tree};
 use super::{NodeSet, TopologyError, meminfo};
 
 pub(crate) const NODES: &str = "sys/devices/system/node";
@@ -44,8 +46,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The limit of Linux (`NODES_SHIFT` is at most 10); the number of links is its square.
 pub(super) const NODES_MAX: usize = 1024;
 
-pub(super) fn read(tree: &dyn Tree, origin: Origin) -> Result<Machine, TopologyError> {
-    let reader = Reader { files: Files::new(tree) };
+pub(super) fn read(source: &dyn system::Files, origin: Origin) -> Result<Machine, TopologyError> {
+    let reader = Reader { files: Files::new(source) };
     let online = || reader.files.optional(&format!("{NODES}/online"));
     let mut attempt = 1;
     loop {
@@ -63,7 +65,7 @@ pub(super) fn read(tree: &dyn Tree, origin: Origin) -> Result<Machine, TopologyE
             return Err(match error {
                 Some(error) if before == after => error,
                 _ => TopologyError::Changing {
-                    machine: tree.name(),
+                    machine: source.name(),
                     attempts: ATTEMPTS,
                     before: before.unwrap_or_default(),
                     after: after.unwrap_or_default(),
@@ -167,20 +169,7 @@ impl Reader<'_> {
                 )));
             }
             distances.push(row);
-            let memory = self.meminfo(&at("meminfo"))?;
-            nodes.push(Node {
-                id: NodeId(id),
-                socket: self.socket(machine, &cpus)?,
-                tier: if memory.total_bytes > 0 && !cpus.is_empty() { Tier::Dram } else { Tier::Unknown },
-                allowed_cpus: machine.allowed.cpus(&cpus),
-                cpus,
-                is_allowed: machine.allowed.node(id),
-                memory_bytes: Some(memory.total_bytes),
-                free_bytes: Some(memory.available_bytes),
-                side_cache_bytes: self.side_cache(id)?,
-                kernel_tier: None,
-                cpu_node: NodeId(id),
-            });
+            nodes.push(self.node(machine, id, cpus, self.meminfo(&at("meminfo"))?)?);
         }
         Ok((nodes, distances))
     }
@@ -188,19 +177,28 @@ impl Reader<'_> {
     /// The node of a kernel without NUMA.
     fn only_node(&self, machine: &Cpus) -> Result<Node, TopologyError> {
         let cpus = self.files.list(&format!("{CPUS}/online"))?;
-        let memory = self.meminfo("proc/meminfo")?;
+        self.node(machine, 0, cpus, self.meminfo("proc/meminfo")?)
+    }
+
+    fn node(
+        &self,
+        machine: &Cpus,
+        id: u32,
+        cpus: Vec<u32>,
+        memory: meminfo::Memory,
+    ) -> Result<Node, TopologyError> {
         Ok(Node {
-            id: NodeId(0),
+            id: NodeId(id),
             socket: self.socket(machine, &cpus)?,
+            tier: if memory.total_bytes > 0 && !cpus.is_empty() { Tier::Dram } else { Tier::Unknown },
             allowed_cpus: machine.allowed.cpus(&cpus),
             cpus,
-            is_allowed: machine.allowed.node(0),
+            is_allowed: machine.allowed.node(id),
             memory_bytes: Some(memory.total_bytes),
             free_bytes: Some(memory.available_bytes),
-            side_cache_bytes: None,
-            tier: Tier::Dram,
+            side_cache_bytes: self.side_cache(id)?,
             kernel_tier: None,
-            cpu_node: NodeId(0),
+            cpu_node: NodeId(id),
         })
     }
 

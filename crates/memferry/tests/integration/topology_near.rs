@@ -30,15 +30,12 @@ fn domains_and_sockets() {
     assert_eq!(domains(&machine), [(Some(0), 0, vec![2]), (Some(1), 1, vec![3])]);
     assert_eq!(machine.sockets().iter().map(|socket| socket.id).collect::<Vec<_>>(), [Some(0), Some(1)]);
     assert!(!machine.is_sub_numa());
-    assert_eq!(ids(machine.memories_of(NodeId(3))), [1, 3], "asked of HBM, its CPUs' memory too");
-    assert!(machine.memories_of(NodeId(9)).is_empty());
 
     // Node 2 has CPUs and no memory.
     let odd = read(&odd_nodes());
     assert_eq!(domains(&odd), [(None, 0, vec![3, 4]), (None, 2, vec![])]);
     assert_eq!(odd.sockets().len(), 1);
     assert!(!odd.is_sub_numa(), "nobody says that they share a socket");
-    assert!(odd.memories_of(NodeId(2)).is_empty());
 
     let sub_numa = read(&hbm_flat().socket(0..4, 0));
     assert!(sub_numa.is_sub_numa() && sub_numa.sockets()[0].domains.len() == 2);
@@ -121,23 +118,23 @@ fn what_is_not_allowed_is_not_offered() {
     assert_eq!(no_hbm.node(NodeId(2)).unwrap().tier, Tier::Hbm, "it is still HBM");
     assert_eq!(near(&no_hbm, 0), [0, 1, 4]);
     let nothing = read(&two_nodes().allowed("0-3", "7"));
-    assert!(near(&nothing, 0).is_empty() && nothing.fastest_near(NodeId(0), 0).is_none());
+    assert!(near(&nothing, 0).is_empty());
 }
 
 #[test]
-fn fastest_near_leaves_a_spare() {
+fn room_leaves_a_spare() {
     // HBM of 1 GiB, 5/8 of it can be had, and a thirty-second of it stays free: 19/32.
     let machine = read(&hbm_flat());
-    let fastest = |bytes: u64| machine.fastest_near(NodeId(0), bytes).map(|node| node.id.0);
-    assert_eq!(fastest(0), Some(2));
-    assert_eq!(fastest((1 << 30) / 32 * 19), Some(2));
-    assert_eq!(fastest((1 << 30) / 32 * 19 + 1), Some(0), "the own DDR is next");
-    assert_eq!(fastest(4 << 30), None);
-    assert_eq!(fastest(u64::MAX), None);
+    let hbm = machine.node(NodeId(2)).unwrap();
+    assert!(
+        hbm.has_room((1 << 30) / 32 * 19)
+            && !hbm.has_room((1 << 30) / 32 * 19 + 1)
+            && !hbm.has_room(u64::MAX)
+    );
     // A profile knows sizes at best: 16 GiB of HBM, and nothing about its DDR.
     let profile = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
-    let fastest = |bytes: u64| profile.fastest_near(NodeId(0), bytes).map(|node| node.id.0);
-    assert_eq!((fastest((16 << 30) / 32 * 31), fastest(16 << 30)), (Some(8), Some(0)));
+    let [ddr, hbm] = [0, 8].map(|id| profile.node(NodeId(id)).unwrap());
+    assert!(hbm.has_room((16 << 30) / 32 * 31) && !hbm.has_room(16 << 30) && ddr.has_room(16 << 30));
 }
 
 /// From CPUs 0 bandwidth says that 2 is faster than 3, tiers 3 than 4, and kinds 4 than 2.

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use memferry::internals::{DsaFiles, Origin, Recording, Tree};
+use memferry::internals::{Origin, Recording};
 use memferry::topology::{Machine, NodeId, TopologyError};
 use memferry_dsa::internals::system::Files;
 use memferry_dsa::system::{ApplyOptions, DeviceId, Plan, Profile, QueueFilter, SystemState};
@@ -137,7 +137,7 @@ fn a_recording_has_no_more_than_it_needs() {
     assert_eq!(text("sys/fs/cgroup/slice/memory.max"), "8589934592\n");
     assert_eq!(text("sys/devices/pci0000:0/dsa0/wq0.0/size"), "16\n");
     assert_eq!(text("sys/devices/pci0000:0/dsa0/engine0.0/group_id"), "0\n");
-    assert_eq!(recording.read("sys/bus/dsa/devices/dsa2/numa_node", 9).unwrap(), b"1\n");
+    assert_eq!(recording.head("sys/bus/dsa/devices/dsa2/numa_node", 9).unwrap(), b"1\n");
     for path in recording.paths() {
         assert!(!["numastat", "environ", "power", ".keep"].iter().any(|no| path.contains(no)), "{path}");
     }
@@ -157,7 +157,7 @@ fn dsa_devices_are_recorded() {
     let recording = Recording::of(tree.root()).unwrap();
     let recording: Recording = serde_json::from_str(&serde_json::to_string(&recording).unwrap()).unwrap();
     let (mut there, here) =
-        (SystemState::discover_at(tree.root()).unwrap(), SystemState::read(&DsaFiles(&recording)).unwrap());
+        (SystemState::discover_at(tree.root()).unwrap(), SystemState::read(&recording).unwrap());
     // What stands for a character device in the directory is a plain file somewhere else.
     for (was, is) in there.devices.iter_mut().zip(&here.devices) {
         for (was, is) in was.queues.iter_mut().zip(&is.queues) {
@@ -179,9 +179,8 @@ fn dsa_devices_are_recorded() {
         .collect::<Vec<_>>();
     assert!(told.iter().any(|diagnostic| diagnostic.contains("dsa/wq2.0 has mode 0600")), "{told:?}");
     // The files cannot be opened as files, nor written.
-    let files = DsaFiles(&recording);
-    assert!(files.read("dev/dsa/wq2.0").is_err());
-    let error = files.write("sys/bus/dsa/devices/dsa0/cmd_status", "1").unwrap_err();
+    assert!(recording.read("dev/dsa/wq2.0").is_err());
+    let error = recording.write("sys/bus/dsa/devices/dsa0/cmd_status", "1").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
 }
 
@@ -232,13 +231,13 @@ impl Changing<'_> {
     }
 }
 
-impl Tree for Changing<'_> {
+impl Files for Changing<'_> {
     fn name(&self) -> String {
         "changing".to_owned()
     }
 
-    fn read(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>> {
-        self.look().read(file, size_bytes_max)
+    fn head(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>> {
+        self.look().head(file, size_bytes_max)
     }
 
     fn entries(&self, directory: &str) -> io::Result<Vec<String>> {

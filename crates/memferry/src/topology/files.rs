@@ -1,116 +1,24 @@
-//! The files of a machine: a directory on disk, or a recording in memory.
-//!
-//! The reader reads everything from a [`Tree`]. So tests and fuzzers can give it files that vanish between two reads, that
-//! are huge, or that are not text.
+//! The files of a machine as text, lists and numbers, with errors that name them.
 
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, ErrorKind};
 
-use memferry_dsa::internals::system::{self, Files as _, Owner};
+use memferry_dsa::internals::system::{FILE_BYTES_MAX, Files as Source, Owner, shorten};
 
-use super::error::shorten;
 use super::{TopologyError, list};
 
-/// The files of one machine, below a root with `sys` and `proc` in it.
-///
-/// Paths are relative to the root, with `/` between names: `sys/devices/system/node/online`. Links on the way
-/// are followed, like the kernel does. Two calls may see two states: machines change while they are read.
-pub trait Tree {
-    /// Its name in errors, for example the path of the root.
-    fn name(&self) -> String;
-
-    /// The first `size_bytes_max` bytes of a file.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) if there is no such file; all other errors end the reading.
-    fn read(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>>;
-
-    /// The names in a directory, in any order.
-    ///
-    /// # Errors
-    /// As [`read`](Tree::read).
-    fn entries(&self, directory: &str) -> io::Result<Vec<String>>;
-
-    /// The target of a symbolic link, as it is written there.
-    ///
-    /// # Errors
-    /// As [`read`](Tree::read); [`InvalidInput`](ErrorKind::InvalidInput) if it is not a link.
-    fn link(&self, path: &str) -> io::Result<String>;
-
-    /// The owner of the character device of a work queue (`dev/dsa/wq0.0`). A tree may lack such files.
-    ///
-    /// # Errors
-    /// As [`read`](Tree::read).
-    fn owner(&self, _path: &str) -> io::Result<Owner> {
-        Err(ErrorKind::NotFound.into())
-    }
-}
-
-/// A tree on disk: `/`, or a copy of `/sys` and `/proc` below some directory.
-#[derive(Clone, Debug)]
-pub struct Directory {
-    root: PathBuf,
-}
-
-impl Directory {
-    /// The tree below `root`. Nothing is read yet.
-    pub fn new(root: impl Into<PathBuf>) -> Directory {
-        Directory { root: root.into() }
-    }
-}
-
-impl Tree for Directory {
-    fn name(&self) -> String {
-        self.root.display().to_string()
-    }
-
-    fn read(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>> {
-        let path = self.root.join(file);
-        // Opening a pipe would wait for a writer.
-        let metadata = fs::metadata(&path)?;
-        if metadata.is_dir() {
-            return Err(ErrorKind::IsADirectory.into());
-        }
-        if !metadata.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
-        }
-        let mut bytes = Vec::new();
-        File::open(path)?.take(size_bytes_max as u64).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn entries(&self, directory: &str) -> io::Result<Vec<String>> {
-        fs::read_dir(self.root.join(directory))?
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect()
-    }
-
-    fn link(&self, path: &str) -> io::Result<String> {
-        Ok(fs::read_link(self.root.join(path))?.to_string_lossy().into_owned())
-    }
-
-    fn owner(&self, path: &str) -> io::Result<Owner> {
-        system::Directory::below(&self.root).owner(path)
-    }
-}
-
-/// Limit of a file. A file of sysfs has at most a page; those of procfs that are read here have a few KiB.
-pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
-
-/// The files of a tree as text, lists and numbers, with errors that name them.
+/// The files of a source as text, lists and numbers, with errors that name them.
 #[derive(Copy, Clone)]
 pub(super) struct Files<'a> {
-    tree: &'a dyn Tree,
+    source: &'a dyn Source,
 }
 
 impl<'a> Files<'a> {
-    pub(super) fn new(tree: &'a dyn Tree) -> Files<'a> {
-        Files { tree }
+    pub(super) fn new(source: &'a dyn Source) -> Files<'a> {
+        Files { source }
     }
 
     pub(super) fn name(&self) -> String {
-        self.tree.name()
+        self.source.name()
     }
 
     /// The text of a file that every machine has, without space around it.
@@ -129,7 +37,7 @@ impl<'a> Files<'a> {
 
     /// The first bytes of a file that some machines have. It may be long.
     pub(super) fn head(&self, file: &str, size_bytes_max: usize) -> Result<Option<String>, TopologyError> {
-        match self.tree.read(file, size_bytes_max) {
+        match self.source.head(file, size_bytes_max) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.unreadable(file, error)),
@@ -138,7 +46,7 @@ impl<'a> Files<'a> {
 
     /// Names in a directory, sorted; `None` if there is no such directory.
     pub(super) fn directory(&self, directory: &str) -> Result<Option<Vec<String>>, TopologyError> {
-        match self.tree.entries(directory) {
+        match self.source.entries(directory) {
             Ok(mut names) => {
                 names.sort_unstable();
                 Ok(Some(names))
@@ -165,12 +73,12 @@ impl<'a> Files<'a> {
 
     /// The target of a link; `None` if it is not a link.
     pub(super) fn link(&self, path: &str) -> Option<String> {
-        self.tree.link(path).ok()
+        self.source.link(path).ok()
     }
 
     /// The owner of a character device; `None` if there is none.
     pub(super) fn owner(&self, path: &str) -> Option<Owner> {
-        self.tree.owner(path).ok()
+        self.source.owner(path).ok()
     }
 
     pub(super) fn list(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
@@ -202,7 +110,7 @@ impl<'a> Files<'a> {
     }
 
     fn text(&self, file: &str) -> io::Result<String> {
-        let bytes = self.tree.read(file, FILE_BYTES_MAX + 1)?;
+        let bytes = self.source.head(file, FILE_BYTES_MAX + 1)?;
         if bytes.len() > FILE_BYTES_MAX {
             return Err(io::Error::new(ErrorKind::FileTooLarge, "it is longer than 1 MiB"));
         }
@@ -223,30 +131,30 @@ impl<'a> Files<'a> {
             }
             _ => "look at that file, or use a profile instead",
         };
-        TopologyError::Read { path: self.path(file), source, advice }
+        TopologyError::Read { path: self.source.display(file), source, advice }
     }
 
     pub(super) fn nonsense(&self, file: &str, text: &str, expected: &'static str) -> TopologyError {
-        TopologyError::Parse { path: self.path(file), found: shorten(text), expected }
+        TopologyError::Parse { path: self.source.display(file), found: shorten(text), expected }
     }
 
     pub(super) fn contradiction(&self, what: String) -> TopologyError {
-        TopologyError::Contradiction { machine: self.tree.name(), what }
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        Path::new(&self.tree.name()).join(file)
+        TopologyError::Contradiction { machine: self.source.name(), what }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use memferry_dsa::internals::system::Directory;
+
     use super::*;
 
     #[test]
     fn only_text_files_are_read() {
         let root = tempfile::tempdir().unwrap();
-        let tree = Directory::new(root.path());
+        let tree = Directory::below(root.path());
         let files = Files::new(&tree);
         fs::write(root.path().join("binary"), [0xff, 0xfe, 0x00]).unwrap();
         fs::write(root.path().join("longest"), vec![b' '; FILE_BYTES_MAX]).unwrap();
