@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memferry_dsa::internals::instructions::CpuFeatures;
-use memferry_dsa::internals::portal::{BatchProbe, probe_batch};
+use memferry_dsa::internals::portal::executes_batches;
 use memferry_dsa::{
     Backoff, BackoffError, CompletionRecord, Descriptor, DevicePortal, Opcode, OpenError, OpenOptions,
     OperationSet, Portal, PortalKind, QueueMode, Refused, Slots, Status, Submission, SubmitError,
@@ -387,12 +387,12 @@ fn batches_are_probed() {
         operations: OperationSet::of(&[Opcode::Noop, Opcode::Memmove]),
         ..info
     };
-    for (device_has_it, told_so, way, expected, probe) in [
-        (true, true, SubmitMethod::Any, true, None),
-        (true, false, SubmitMethod::Any, true, Some(BatchProbe::Works)),
-        (false, false, SubmitMethod::Any, false, Some(BatchProbe::Fails(Status::BadOpcode))),
-        (true, false, SubmitMethod::Write, false, None),
-        (true, true, SubmitMethod::Write, true, None),
+    for (device_has_it, told_so, way, expected) in [
+        (true, true, SubmitMethod::Any, true),
+        (true, false, SubmitMethod::Any, true),
+        (false, false, SubmitMethod::Any, false),
+        (true, false, SubmitMethod::Write, false),
+        (true, true, SubmitMethod::Write, true),
     ] {
         for mode in [QueueMode::Shared, QueueMode::Dedicated] {
             let context = format!("{mode:?} {device_has_it} {told_so} {way:?}");
@@ -403,7 +403,6 @@ fn batches_are_probed() {
             let patient = OpenOptions { method: way, batch_probe_timeout: Some(PATIENCE), ..options() };
             let portal = open(&platform, if told_so { full } else { hidden }, patient).unwrap();
             assert_eq!(portal.supports_batch(), expected, "{context}");
-            assert_eq!(portal.batch_probe(), probe.as_ref(), "{context}");
             assert_eq!(portal.counters().in_flight, 0, "{context}");
         }
     }
@@ -420,15 +419,12 @@ fn batches_are_probed() {
 fn the_probe_of_a_silent_device_times_out() {
     let fault_plan = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
     let emulator = device(queue(QueueMode::Shared, 4), fault_plan);
-    assert_eq!(probe_batch(&*emulator.portal(0), Duration::from_millis(20)), BatchProbe::Silent);
+    assert!(!executes_batches(&*emulator.portal(0), Duration::from_millis(20)));
     let fault_plan = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
     let emulator = device(queue(QueueMode::Shared, 4), fault_plan);
-    assert_eq!(probe_batch(&*emulator.portal(0), Duration::from_millis(20)), BatchProbe::QueueFull);
+    assert!(!executes_batches(&*emulator.portal(0), Duration::from_millis(20)));
     emulator.abort();
-    assert_eq!(
-        probe_batch(&*emulator.portal(0), Duration::from_millis(20)),
-        BatchProbe::Refused(SubmitError::Gone)
-    );
+    assert!(!executes_batches(&*emulator.portal(0), Duration::from_millis(20)));
 }
 
 #[test]

@@ -9,25 +9,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Backoff, BackoffError, Portal, SubmitError, submit_with_backoff};
+use super::{Backoff, BackoffError, Portal, submit_with_backoff};
 use crate::completion::{CompletionRecord, Status};
 use crate::descriptor::Descriptor;
-
-/// The result of a batch probe.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum BatchProbe {
-    /// The batch succeeded.
-    Works,
-    /// The batch completed with another status: [`Status::BadOpcode`] if the device lacks the operation.
-    Fails(Status),
-    /// The portal refused to submit the batch.
-    Refused(SubmitError),
-    /// The queue was full until the time limit; probe again.
-    QueueFull,
-    /// The batch did not complete in time. Its memory is leaked, since the device may still use it.
-    Silent,
-}
 
 /// The members of the batch and its completion record, in one allocation that can be leaked.
 #[derive(Default)]
@@ -37,8 +21,9 @@ struct Probe {
     record: CompletionRecord,
 }
 
-/// Submits a batch of two no-ops and waits for its completion, for at most about `timeout`.
-pub fn probe_batch(portal: &dyn Portal, timeout: Duration) -> BatchProbe {
+/// Whether the device executes batches: submits a batch of two no-ops and waits for its completion, for at most about
+/// `timeout`. The memory of a batch that does not complete in time is leaked, since the device may still use it.
+pub fn executes_batches(portal: &dyn Portal, timeout: Duration) -> bool {
     let start = Instant::now();
     let mut probe = Box::<Probe>::default();
     probe.members = [Descriptor::noop(); 2];
@@ -49,24 +34,20 @@ pub fn probe_batch(portal: &dyn Portal, timeout: Duration) -> BatchProbe {
         // has a reference to them.
         match unsafe { submit_with_backoff(portal, &batch, Backoff::default()) } {
             Ok(_) => break,
-            Err(BackoffError::Portal(error)) => return BatchProbe::Refused(error),
-            Err(_) if start.elapsed() >= timeout => return BatchProbe::QueueFull,
+            Err(BackoffError::Portal(_)) => return false,
+            Err(_) if start.elapsed() >= timeout => return false,
             Err(_) => std::thread::yield_now(),
         }
     }
     loop {
         if let Some(completion) = probe.record.poll() {
             portal.completed(1);
-            return match completion.status {
-                Status::Success => BatchProbe::Works,
-                // The device understood the batch. Resident pages can fault as well.
-                Status::BatchListFault => BatchProbe::Works,
-                other => BatchProbe::Fails(other),
-            };
+            // A device that reports a fault of the list understood the batch; resident pages can fault as well.
+            return matches!(completion.status, Status::Success | Status::BatchListFault);
         }
         if start.elapsed() >= timeout {
             std::mem::forget(probe);
-            return BatchProbe::Silent;
+            return false;
         }
         std::thread::yield_now();
     }

@@ -31,7 +31,7 @@ mod states;
 mod write;
 
 pub use backoff::{Backoff, BackoffError, submit_with_backoff};
-pub use batch::{BatchProbe, probe_batch};
+pub use batch::executes_batches;
 pub use counters::{PortalCounters, SubmissionCounters};
 pub use credits::Credits;
 pub use error::{OpenError, Refused, SubmitError};

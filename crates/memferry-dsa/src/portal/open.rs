@@ -19,8 +19,8 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::credits::Credits;
@@ -30,8 +30,8 @@ use super::options::{OpenOptions, SubmitMethod, WriteReason};
 use super::states::StateFiles;
 use super::write::{self, Written};
 use super::{
-    BatchProbe, Linux, OpenError, Platform, Portal, PortalCounters, PortalKind, QueueMode, Refused,
-    Submission, SubmissionCounters, SubmitError, WorkQueueInfo, probe_batch,
+    Linux, OpenError, Platform, Portal, PortalCounters, PortalKind, QueueMode, Refused, Submission,
+    SubmissionCounters, SubmitError, WorkQueueInfo, executes_batches,
 };
 use crate::descriptor::Descriptor;
 use crate::operation::Opcode;
@@ -65,7 +65,7 @@ const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// | `openings` | `open_on`, and a child's first submission | submitters, `is_gone` |
 /// | `credits` | `submit`, `completed` | `submit`, `counters` |
 /// | `counters` | `submit`, `reopen` | `counters` |
-/// | `batch_probe` | `open_on` | all |
+/// | `executes_batches` | `open_on` | `supports_batch` |
 /// | `batch_refused` | `submit` | `supports_batch` |
 /// | `gone_checked`, and `gone` of an opening | `is_gone` | `submit`, `is_gone` |
 pub struct DevicePortal<P: Platform = Linux> {
@@ -76,7 +76,7 @@ pub struct DevicePortal<P: Platform = Linux> {
     openings: Openings<Opened>,
     credits: Credits,
     counters: SubmissionCounters,
-    batch_probe: OnceLock<BatchProbe>,
+    executes_batches: bool, // found by a probe
     batch_refused: AtomicBool,
     gone_checked: AtomicU64, // milliseconds since `started`, plus 1; 0: never
     started: Instant,
@@ -155,13 +155,13 @@ impl<P: Platform> DevicePortal<P> {
         options: OpenOptions,
     ) -> Result<Arc<DevicePortal<P>>, OpenError> {
         platform.watch_forks().map_err(|error| OpenError::ForkUnnoticed(error.kind(), path.to_owned()))?;
-        let portal = DevicePortal {
+        let mut portal = DevicePortal {
             platform,
             path: path.to_owned(),
             openings: Openings::new(),
             credits: Credits::new(info.size),
             counters: SubmissionCounters::default(),
-            batch_probe: OnceLock::new(),
+            executes_batches: false,
             batch_refused: AtomicBool::new(false),
             gone_checked: AtomicU64::new(0),
             started: Instant::now(),
@@ -176,8 +176,7 @@ impl<P: Platform> DevicePortal<P> {
             && !portal.info.operations.contains(Opcode::Batch)
             && portal.info.batch_max >= 2
         {
-            let answer = probe_batch(&portal, timeout);
-            portal.batch_probe.get_or_init(|| answer);
+            portal.executes_batches = executes_batches(&portal, timeout);
         }
         Ok(Arc::new(portal))
     }
@@ -193,12 +192,6 @@ impl<P: Platform> DevicePortal<P> {
             Route::Write { why, .. } => Some(why),
             Route::Enqcmd(_) | Route::Movdir64b(_) => None,
         }
-    }
-
-    /// The result of the batch probe, if it ran.
-    #[cfg(feature = "internals")]
-    pub fn batch_probe(&self) -> Option<&BatchProbe> {
-        self.batch_probe.get()
     }
 
     /// The newest opening: of this process or, in a fork that has not submitted yet, of its parent.
@@ -349,7 +342,7 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
         let advertised = self.info.operations.contains(Opcode::Batch);
         match self.kind() {
             PortalKind::Write => advertised && !self.batch_refused.load(Ordering::Relaxed),
-            _ => advertised || self.batch_probe.get() == Some(&BatchProbe::Works),
+            _ => advertised || self.executes_batches,
         }
     }
 

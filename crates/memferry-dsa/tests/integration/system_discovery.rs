@@ -536,5 +536,5 @@ fn strange_files() {
         fs::remove_file(at.join("wq0.0/size")).unwrap();
         symlink("/dev/zero", at.join("wq0.0/size")).unwrap();
     });
-    assert!(matches!(error, Err(SystemError::Parse { .. })), "{error:?}");
+    assert!(matches!(error, Err(SystemError::Read { .. })), "not a regular file: {error:?}");
 }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::{Config, DeviceSettings, GroupSettings, QueueSettings};
 use crate::operation::OperationSet;
@@ -139,6 +140,22 @@ impl Findings {
         self.0.push(format!("{object}: {what}"));
     }
 
+    /// Checks a setting whose values are a range.
+    fn in_range<T: PartialOrd + fmt::Display>(
+        &mut self,
+        object: impl fmt::Display,
+        name: &str,
+        value: Option<T>,
+        allowed: RangeInclusive<T>,
+    ) {
+        if let Some(value) = value.filter(|value| !allowed.contains(value)) {
+            self.add(
+                object,
+                format!("{name} is {value}; it can be {} to {}", allowed.start(), allowed.end()),
+            );
+        }
+    }
+
     /// Checks the number of an object: it is unique and below the limit.
     fn numbered(
         &mut self,
@@ -209,10 +226,7 @@ fn check_device(device: &DeviceSettings, limits: &Limits, found: &mut Findings) 
         Some(_) if !limits.event_log => {
             found.add(device.id, "event_log_size is set, and the device has no event log")
         }
-        Some(size) if !(64..=65535).contains(&size) => {
-            found.add(device.id, format!("event_log_size is {size}; it can be 64 to 65535"));
-        }
-        _ => {}
+        size => found.in_range(device.id, "event_log_size", size, 64..=65535),
     }
 }
 
@@ -248,21 +262,11 @@ fn check_group(group: &GroupSettings, device: &DeviceSettings, limits: &Limits, 
     if group.use_read_buffer_limit == Some(true) && device.read_buffer_limit.unwrap_or(0) == 0 {
         found.add(group.id, "use_read_buffer_limit is 1, and read_buffer_limit of the device is not set");
     }
-    for (name, class) in
-        [("traffic_class_a", group.traffic_class_a), ("traffic_class_b", group.traffic_class_b)]
-    {
-        if let Some(class) = class.filter(|class| *class > 7) {
-            found.add(group.id, format!("{name} is {class}; it can be 0 to 7"));
-        }
-    }
-    for (name, limit) in [
-        ("desc_progress_limit", group.desc_progress_limit),
-        ("batch_progress_limit", group.batch_progress_limit),
-    ] {
-        if let Some(limit) = limit.filter(|limit| *limit > 3) {
-            found.add(group.id, format!("{name} is {limit}; it can be 0 to 3, for all, 1/2, 1/4 and 1/8"));
-        }
-    }
+    found.in_range(group.id, "traffic_class_a", group.traffic_class_a, 0..=7);
+    found.in_range(group.id, "traffic_class_b", group.traffic_class_b, 0..=7);
+    // 0 to 3 for all, 1/2, 1/4, 1/8.
+    found.in_range(group.id, "desc_progress_limit", group.desc_progress_limit, 0..=3);
+    found.in_range(group.id, "batch_progress_limit", group.batch_progress_limit, 0..=3);
 }
 
 fn check_queue(queue: &QueueSettings, limits: &Limits, found: &mut Findings) {
@@ -275,10 +279,7 @@ fn check_queue(queue: &QueueSettings, limits: &Limits, found: &mut Findings) {
     }
     match queue.priority {
         None => found.add(id, "it has no priority: set 1 to 15"),
-        Some(priority) if !(1..=15).contains(&priority) => {
-            found.add(id, format!("its priority is {priority}; it can be 1 to 15"));
-        }
-        Some(_) => {}
+        priority => found.in_range(id, "its priority", priority, 1..=15),
     }
     check_mode(queue, limits, found);
     check_owner(queue, limits, found);
