@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     });
     record.rows.extend(waiting_rows(effort)?);
     record.rows.extend(software_rows(&machine, effort, arguments.seed)?);
-    arguments.keep.finish(&record, directory, out)
+    arguments.keep.finish_as(&arguments.limit.file_name(record.bench), &record, directory, out)
 }
 
 /// A portal to a queue of this machine.

@@ -8,7 +8,7 @@
 //! check their pointers at run time: folding took 1.4 times as long, creating delta records 2.5 times (Zen 4).
 //!
 //! Vectors have 256 bits, with two exceptions that are clearly faster than 256 bits, measured on an AMD EPYC (Zen 4):
-//! folding CRCs, 42 GB/s instead of 26 on blocks of 4096 bytes, and creating delta records, 25 GB/s instead of 9 to 14
+//! folding CRCs, 42 GB/s instead of 26 on blocks of 4096 bytes, and creating delta records, 18 to 22 GB/s instead of 15
 //! where many words differ, because only AVX-512 can remove bytes from a vector.
 
 use std::arch::asm;
