@@ -1,9 +1,16 @@
 //! The operations in software beside the best alternative of each, in the same run.
+//!
+//! All memory is in huge pages where the system has them. In small pages, the physical addresses of a buffer are random. A
+//! second-level cache of 1 MiB then lacks room for some lines of a buffer of 1 MiB: `compare_pattern` measured 46 GB/s in
+//! one process and 96 in another (AMD EPYC, Zen 4).
 
 use std::cell::RefCell;
 use std::hint::black_box;
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
+use memferry::memory::{Binding, Mapping, MemoryError};
+use memferry::topology::Machine;
 use memferry_dsa::internals::software::{
     DELTA_BYTES_MAX, compare, compare_pattern, copy_crc, dif, dualcast, fill,
 };
@@ -45,19 +52,27 @@ fn samples(effort: Effort) -> (usize, Duration) {
 /// Number of measured operations.
 pub const OPERATIONS_COUNT: usize = 21;
 
-/// Measures all operations; calls `measured` after each.
+/// Measures all operations on this `machine`; calls `measured` after each.
 ///
 /// Not generic: a caller that is compiled without optimisation would compile these loops.
-pub fn all(effort: Effort, measured: &mut dyn FnMut(&OperationTimes)) -> Vec<OperationTimes> {
+///
+/// # Errors
+/// [`MemoryError`]: there is no memory for the operands.
+pub fn all(
+    machine: &Machine,
+    effort: Effort,
+    measured: &mut dyn FnMut(&OperationTimes),
+) -> Result<Vec<OperationTimes>, MemoryError> {
+    let memory = Memory(machine);
     let mut rows = Vec::new();
     let mut add = |row: OperationTimes| {
         measured(&row);
         rows.push(row);
     };
-    streams(effort, &mut add);
-    deltas(effort, &mut add);
-    fields(effort, &mut add);
-    rows
+    streams(memory, effort, &mut add)?;
+    deltas(memory, effort, &mut add)?;
+    fields(memory, effort, &mut add)?;
+    Ok(rows)
 }
 
 /// Measures operations beside their peers.
@@ -103,23 +118,68 @@ impl Bench<'_> {
     }
 }
 
-/// Pseudo-random bytes of a seed.
-fn bytes(size_bytes: usize, seed: u64) -> Vec<u8> {
-    let mut random = Random(seed);
-    let mut bytes = vec![0; size_bytes];
-    for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
+/// The memory of this machine.
+#[derive(Clone, Copy)]
+struct Memory<'a>(&'a Machine);
+
+impl Memory<'_> {
+    /// Zeros, from the start of a huge page.
+    fn zeros(self, size_bytes: usize) -> Result<Buffer, MemoryError> {
+        let pages = Mapping::new(self.0, size_bytes.next_multiple_of(HUGE_PAGE_BYTES), Binding::Any)?;
+        Ok(Buffer { pages, size_bytes })
     }
-    bytes
+
+    /// Pseudo-random bytes of a seed.
+    fn bytes(self, size_bytes: usize, seed: u64) -> Result<Buffer, MemoryError> {
+        let mut random = Random(seed);
+        let mut bytes = self.zeros(size_bytes)?;
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+        Ok(bytes)
+    }
+
+    fn copy(self, bytes: &[u8]) -> Result<Buffer, MemoryError> {
+        let mut copy = self.zeros(bytes.len())?;
+        copy.copy_from_slice(bytes);
+        Ok(copy)
+    }
+}
+
+/// The size of a huge page of x86-64, from which a [`Mapping`] is aligned to it.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Bytes in huge pages of their own.
+struct Buffer {
+    pages: Mapping,
+    size_bytes: usize,
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.pages[..self.size_bytes]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.pages[..self.size_bytes]
+    }
 }
 
 const PATTERN: u64 = 0x0123_4567_89ab_cdef;
 
-fn streams(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
+fn streams(
+    memory: Memory<'_>,
+    effort: Effort,
+    add: &mut impl FnMut(OperationTimes),
+) -> Result<(), MemoryError> {
     let size_bytes = 1 << 20;
     let mut bench = Bench { effort, size_bytes, add };
-    let source = bytes(size_bytes, 1);
-    let mut target = vec![0; size_bytes];
+    let source = memory.bytes(size_bytes, 1)?;
+    let mut target = memory.zeros(size_bytes)?;
     let plain = CrcMode::default();
     let highest_first = CrcMode { bypass_data_reflection: true, ..plain };
     let checksum = |bytes: &[u8]| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, black_box(bytes));
@@ -140,12 +200,12 @@ fn streams(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
             checksum(target)
         },
     );
-    let same = source.clone();
+    let same = memory.copy(&source)?;
     bench.compare(
         ("compare", "memcmp"),
         &mut (),
         |()| compare(black_box(&source), black_box(&same)),
-        |()| black_box(source.as_slice()) == black_box(same.as_slice()),
+        |()| black_box(&*source) == black_box(&*same),
     );
     bench.compare(
         ("fill", "memset"),
@@ -154,12 +214,12 @@ fn streams(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
         |target| black_box(target).fill(black_box(7)),
     );
     fill(PATTERN, &mut target);
-    let filled = target.clone();
+    let filled = memory.copy(&target)?;
     bench.compare(
         ("compare_pattern", "memcmp"),
         &mut (),
         |()| compare_pattern(black_box(PATTERN), black_box(&filled)),
-        |()| black_box(filled.as_slice()) == black_box(target.as_slice()),
+        |()| black_box(&*filled) == black_box(&*target),
     );
     bench.compare(
         ("dualcast", "two memcpy"),
@@ -170,24 +230,29 @@ fn streams(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
             target_2.copy_from_slice(black_box(&source));
         },
     );
+    Ok(())
 }
 
-fn deltas(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
+fn deltas(
+    memory: Memory<'_>,
+    effort: Effort,
+    add: &mut impl FnMut(OperationTimes),
+) -> Result<(), MemoryError> {
     let size_bytes = DELTA_BYTES_MAX;
     let mut bench = Bench { effort, size_bytes, add };
-    let old = bytes(size_bytes, 2);
+    let old = memory.bytes(size_bytes, 2)?;
     // This many of 1000 words differ, at random places. The usual delta differs at one word in a hundred.
     for (suffix, per_mille) in [("_equal", 0), ("", 10), ("_10_percent", 100), ("_half", 500), ("_all", 1000)]
     {
-        let mut new = old.clone();
+        let mut new = memory.copy(&old)?;
         let mut random = Random(3);
         for word in new.chunks_exact_mut(8) {
             if random.next_u64() % 1000 < per_mille {
                 word.iter_mut().for_each(|byte| *byte = !*byte);
             }
         }
-        let mut delta = vec![0; size_bytes / 8 * 10];
-        let mut target = vec![0; size_bytes];
+        let mut delta = memory.zeros(size_bytes / 8 * 10)?;
+        let mut target = memory.zeros(size_bytes)?;
         bench.compare(
             (format!("delta_create{suffix}"), "memcpy"),
             &mut (&mut delta, &mut target),
@@ -199,7 +264,7 @@ fn deltas(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
             _ => continue, // a device does not accept an empty delta record
         };
         let delta = &delta[..delta_bytes];
-        let mut copy = vec![0; size_bytes];
+        let mut copy = memory.zeros(size_bytes)?;
         bench.compare(
             (format!("delta_apply{suffix}"), "memcpy"),
             &mut (&mut target, &mut copy),
@@ -207,35 +272,41 @@ fn deltas(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
             |(_, copy)| copy.copy_from_slice(black_box(&new)),
         );
     }
+    Ok(())
 }
 
-fn fields(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
+fn fields(
+    memory: Memory<'_>,
+    effort: Effort,
+    add: &mut impl FnMut(OperationTimes),
+) -> Result<(), MemoryError> {
     let block = DifBlock::Bytes4096;
     let format = DifFormat::new(block);
     let (blocks, block_bytes) = (256, block.bytes() as usize);
-    let data = bytes(blocks * block_bytes, 4);
-    let mut protected = vec![0; blocks * (block_bytes + DIF_BYTES as usize)];
+    let data = memory.bytes(blocks * block_bytes, 4)?;
+    let mut protected = memory.zeros(blocks * (block_bytes + DIF_BYTES as usize))?;
     let tags = DifTags { reference: 5, application: 6, ..DifTags::default() };
     let made = DifTarget { tags, ..DifTarget::default() };
     dif::insert(format, &made, &data, &mut protected);
     let source = DifSource { tags, ..DifSource::default() };
     let rules = DifTarget { tags: DifTags { application: 7, ..tags }, ..DifTarget::default() };
     let mut bench = Bench { effort, size_bytes: protected.len(), add };
-    let targets = &mut (vec![0; protected.len()], vec![0; protected.len()]);
-    let copy = |(_, copy): &mut (Vec<u8>, Vec<u8>)| copy.copy_from_slice(black_box(&protected));
+    let targets = &mut (memory.zeros(protected.len())?, memory.zeros(protected.len())?);
+    let copy = |(_, copy): &mut (Buffer, Buffer)| copy.copy_from_slice(black_box(&protected));
     let check = |_: &mut _| dif::check(format, black_box(&source), black_box(&protected));
     bench.compare(("dif_check", "memcpy"), targets, check, copy);
     let insert =
-        |(target, _): &mut (Vec<u8>, _)| dif::insert(format, black_box(&made), black_box(&data), target);
+        |(target, _): &mut (Buffer, _)| dif::insert(format, black_box(&made), black_box(&data), target);
     bench.compare(("dif_insert", "memcpy"), targets, insert, copy);
-    let strip = |(target, _): &mut (Vec<u8>, _)| {
+    let strip = |(target, _): &mut (Buffer, _)| {
         dif::strip(format, black_box(&source), black_box(&protected), &mut target[..data.len()])
     };
     bench.compare(("dif_strip", "memcpy"), targets, strip, copy);
-    let update = |(target, _): &mut (Vec<u8>, _)| {
+    let update = |(target, _): &mut (Buffer, _)| {
         dif::update(format, black_box(&source), black_box(&rules), &protected, target)
     };
     bench.compare(("dif_update", "memcpy"), targets, update, copy);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -246,7 +317,8 @@ mod tests {
     #[test]
     fn every_operation_runs() {
         let mut measured = 0;
-        let rows = all(Effort::Quick, &mut |_| measured += 1);
+        let machine = Machine::discover().unwrap();
+        let rows = all(&machine, Effort::Quick, &mut |_| measured += 1).unwrap();
         assert_eq!((rows.len(), measured), (OPERATIONS_COUNT, OPERATIONS_COUNT));
         for row in &rows {
             let rates = [row.bytes_per_second(), row.peer_bytes_per_second()].concat();

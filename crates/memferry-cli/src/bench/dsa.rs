@@ -63,7 +63,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "isa": isa,
         "profile": BUILD_PROFILE,
     });
-    let mut record: Record = start_record("dsa", Machine::discover()?, arguments.seed, options);
+    let machine = Machine::discover()?;
+    let mut record: Record = start_record("dsa", machine.clone(), arguments.seed, options);
     record.rows.extend(match arguments.dsa {
         Dsa::Emulated => {
             queue_rows("emulator", &*device::emulated()?.portal(0), Provenance::Emulated, effort)?
@@ -74,8 +75,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         }
     });
     record.rows.extend(waiting_rows(effort)?);
-    record.rows.extend(software_rows(effort, arguments.seed));
-    arguments.keep.finish(&record, directory, out)
+    record.rows.extend(software_rows(&machine, effort, arguments.seed)?);
+    arguments.keep.finish_as(&arguments.limit.file_name(record.bench), &record, directory, out)
 }
 
 /// A portal to a queue of this machine.
@@ -165,7 +166,7 @@ fn latencies(costs: &[waiting::Cost], figure: &str, name: impl Fn(Wait) -> Strin
 }
 
 /// Operations in software beside their best alternatives.
-fn software_rows(effort: Effort, seed: u64) -> Vec<Row> {
+fn software_rows(machine: &Machine, effort: Effort, seed: u64) -> Result<Vec<Row>> {
     let bar = Bar::of("measuring software operations", software::OPERATIONS_COUNT);
     let row = |row: &software::OperationTimes| {
         let ratio = geomean_ratio([&row.pairs], seed);
@@ -173,5 +174,7 @@ fn software_rows(effort: Effort, seed: u64) -> Vec<Row> {
         let rates = row.bytes_per_second();
         Row { peer: Some(peer), ..Row::median(&row.name, "bytes/s", Provenance::Measured, &rates) }
     };
-    software::all(effort, &mut |_| bar.advance(1)).iter().map(row).collect()
+    let operations = software::all(machine, effort, &mut |_| bar.advance(1))
+        .context("operations in software cannot be measured")?;
+    Ok(operations.iter().map(row).collect())
 }

@@ -18,6 +18,9 @@ const VARIABLE: &str = "GLIBC_TUNABLES";
 const WITHOUT_AVX512: &str =
     "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512CD,-AVX512DQ,-AVX512ER,-AVX512PF";
 
+/// The end of the name of a limited run's record.
+pub(crate) const LIMITED: &str = "-avx2";
+
 /// The instructions that a benchmark uses.
 #[derive(Debug, clap::Args)]
 pub(super) struct Limit {
@@ -44,6 +47,14 @@ impl Limit {
         }
         Ok(Isa::used().name())
     }
+
+    /// The name of the record's file: a limited run does not replace the record of an unlimited one.
+    pub(super) fn file_name(&self, bench: &str) -> String {
+        match self.isa {
+            Some(Width::Avx2) => format!("{bench}{LIMITED}"),
+            None => bench.to_owned(),
+        }
+    }
 }
 
 /// Starts this process again with a C library that does not use AVX-512, unless it is such a process.
@@ -61,4 +72,15 @@ fn limit_libc() -> Result<()> {
     let arguments: Vec<OsString> = env::args_os().skip(1).collect();
     let error = Command::new(this).args(arguments).env(VARIABLE, setting).exec();
     Err(error).context("cannot start this command again without AVX-512 in the C library")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limited_run_has_a_file_of_its_own() {
+        assert_eq!(Limit { isa: None }.file_name("dsa"), "dsa");
+        assert_eq!(Limit { isa: Some(Width::Avx2) }.file_name("dsa"), "dsa-avx2");
+    }
 }

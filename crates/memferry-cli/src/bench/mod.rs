@@ -19,6 +19,8 @@ use memferry_bench::harness::{Effort, Record, Row, check_writable};
 pub(crate) use memferry_bench::harness::{machine_slug, rfc3339};
 use serde_json::Value;
 
+pub(crate) use isa::LIMITED;
+
 use crate::output::{self, Align, Table};
 
 /// The build profile of this command: numbers of different profiles are not comparable.
@@ -97,8 +99,19 @@ impl Keep {
         directory: Option<&Path>,
         out: &mut dyn Write,
     ) -> Result<()> {
+        self.finish_as(record.bench, record, directory, out)
+    }
+
+    /// Writes the record to the file of this name, and prints it.
+    fn finish_as(
+        &self,
+        name: &str,
+        record: &Record,
+        directory: Option<&Path>,
+        out: &mut dyn Write,
+    ) -> Result<()> {
         // The record first: the output may be a closed pipe.
-        let written = directory.map(|directory| record.write_as(record.bench, directory)).transpose();
+        let written = directory.map(|directory| record.write_as(name, directory)).transpose();
         if self.json {
             output::json(out, record)?;
         } else {

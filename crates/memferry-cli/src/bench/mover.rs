@@ -69,5 +69,5 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     record.rows.extend(modelled.map(|times| Row { provenance: Provenance::Modelled, ..compared(times) }));
     record.rows.push(compared(measure::ordered_measured(size).map_err(failed)?));
     drop(bar);
-    arguments.keep.finish(&record, directory, out)
+    arguments.keep.finish_as(&arguments.limit.file_name(record.bench), &record, directory, out)
 }

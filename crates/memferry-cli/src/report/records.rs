@@ -10,6 +10,8 @@ use serde_json::{Map, Value};
 
 use memferry_bench::harness::Provenance;
 
+use crate::bench::LIMITED;
+
 /// The part of a record that the report uses.
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
@@ -110,9 +112,10 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Record>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in entries {
         let path = entry.with_context(|| format!("cannot read {}", directory.display()))?.path();
-        // `NAME.unfinished.json` is an interrupted run.
+        // `NAME.unfinished.json` is an interrupted run. A run without AVX-512 says little of a machine that has it.
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let is_record = path.extension().is_some_and(|it| it == "json")
-            && !path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with(".unfinished"));
+            && ![".unfinished", LIMITED].iter().any(|end| stem.ends_with(end));
         if is_record {
             files.push(path);
         }

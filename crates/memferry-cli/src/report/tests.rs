@@ -83,6 +83,8 @@ fn the_newest_record_of_each_benchmark_counts() {
     let mut older = record("dsa", "2026-01-01T00:00:00Z", json!([]));
     older["version"] = json!("0.0.1");
     write("2026-01-01-dsa.json", &older.to_string());
+    // A newer run without AVX-512 does not replace it.
+    write("2026-02-01-dsa-avx2.json", &record("dsa", "2026-02-01T00:00:00Z", json!([])).to_string());
     let records = records::read(directory.path()).unwrap();
     assert_eq!(records.len(), 2);
     assert_eq!(records[1].started, "2026-02-01T00:00:00Z");

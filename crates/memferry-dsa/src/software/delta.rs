@@ -148,7 +148,7 @@ pub(super) fn list_bytes(first: usize, differ: u32, numbers: &mut [u16; BLOCK]) 
 }
 
 /// For each byte, the positions of its ones, lowest first.
-static PLACES: [[u8; 8]; 1 << 8] = {
+pub(super) static PLACES: [[u8; 8]; 1 << 8] = {
     let mut places = [[0; 8]; 1 << 8];
     let mut byte = 0;
     while byte < places.len() {
@@ -262,7 +262,7 @@ fn list_chunk(
 
 /// Writes the entry of a word, whose number fits 16 bits: regions have at most 2^16 words.
 #[inline(always)]
-fn put(entry: &mut Entry, word: usize, new: &Word) {
+pub(super) fn put(entry: &mut Entry, word: usize, new: &Word) {
     entry[..2].copy_from_slice(&(word as u16).to_le_bytes());
     entry[2..].copy_from_slice(new);
 }

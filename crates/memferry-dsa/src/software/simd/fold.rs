@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::guard::{POLYNOMIAL, STEP_BYTES, divide, remainder};
-use super::{Pclmul, Vpclmul, Vpclmul512};
+use super::{Pclmul, Vpclmul, Vpclmul512, load_128, load_256, load_512};
 
 /// The factors that move the high and the low half of 16 bytes by `bits`.
 const fn fold_factors(bits: u32) -> [i64; 2] {
@@ -128,10 +128,8 @@ fn fold_64(folded: __m512i, factors: __m512i, next: __m512i) -> __m512i {
 fn load_64(step: &[u8; STEP_BYTES]) -> [__m512i; STEP_BYTES / 64] {
     let turn = _mm512_broadcast_i32x4(_mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     let mut vectors = [_mm512_setzero_si512(); STEP_BYTES / 64];
-    for (at, loaded) in vectors.iter_mut().enumerate() {
-        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load needs no alignment.
-        let vector = unsafe { _mm512_loadu_si512(step.as_ptr().cast::<__m512i>().add(at)) };
-        *loaded = _mm512_shuffle_epi8(vector, turn);
+    for (vector, bytes) in vectors.iter_mut().zip(step.as_chunks().0) {
+        *vector = _mm512_shuffle_epi8(load_512(bytes), turn);
     }
     vectors
 }
@@ -171,10 +169,8 @@ fn fold_32(folded: __m256i, factors: __m256i, next: __m256i) -> __m256i {
 fn load_16(step: &[u8; STEP_BYTES]) -> [__m128i; STEP_BYTES / 16] {
     let turn = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let mut vectors = [_mm_setzero_si128(); STEP_BYTES / 16];
-    for (at, loaded) in vectors.iter_mut().enumerate() {
-        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load needs no alignment.
-        let vector = unsafe { _mm_loadu_si128(step.as_ptr().cast::<__m128i>().add(at)) };
-        *loaded = _mm_shuffle_epi8(vector, turn);
+    for (vector, bytes) in vectors.iter_mut().zip(step.as_chunks().0) {
+        *vector = _mm_shuffle_epi8(load_128(bytes), turn);
     }
     vectors
 }
@@ -185,10 +181,8 @@ fn load_32(step: &[u8; STEP_BYTES]) -> [__m256i; STEP_BYTES / 32] {
     let turn =
         _mm256_broadcastsi128_si256(_mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     let mut vectors = [_mm256_setzero_si256(); STEP_BYTES / 32];
-    for (at, loaded) in vectors.iter_mut().enumerate() {
-        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load needs no alignment.
-        let vector = unsafe { _mm256_loadu_si256(step.as_ptr().cast::<__m256i>().add(at)) };
-        *loaded = _mm256_shuffle_epi8(vector, turn);
+    for (vector, bytes) in vectors.iter_mut().zip(step.as_chunks().0) {
+        *vector = _mm256_shuffle_epi8(load_256(bytes), turn);
     }
     vectors
 }

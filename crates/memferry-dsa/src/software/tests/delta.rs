@@ -143,6 +143,57 @@ fn every_place() {
     }
 }
 
+/// Regular differences in regions around the sizes of vectors, blocks, chunks and pages, at starts that are not aligned to
+/// words.
+#[test]
+fn every_pattern_at_every_size() {
+    type Differs = fn(usize, usize) -> bool;
+    let patterns: [(&str, Differs); 8] = [
+        ("none", |_, _| false),
+        ("first", |at, _| at == 0),
+        ("last", |at, words| at == words - 1),
+        ("sparse", |at, _| at % 97 == 31),
+        ("alternating", |at, _| at % 2 == 1),
+        ("all but few", |at, _| at % 41 != 5),
+        ("all", |_, _| true),
+        ("second half", |at, words| at >= words / 2),
+    ];
+    let sizes = [
+        0,
+        1,
+        2,
+        7,
+        8,
+        9,
+        23,
+        24,
+        25,
+        63,
+        64,
+        65,
+        CHUNK - 1,
+        CHUNK,
+        CHUNK + 1,
+        511,
+        512,
+        513,
+        3 * CHUNK + 40,
+    ];
+    for words in sizes {
+        for (name, differs) in patterns {
+            for skew in [0, 1, 7, 13, 33] {
+                let (old, new_skew) = (pattern(skew + words * 8, 5), 64 - skew);
+                let mut new = [vec![0; new_skew], old[skew..].to_vec()].concat();
+                for at in (0..words).filter(|at| differs(*at, words)) {
+                    new[new_skew + at * 8 + at % 8] ^= 0x10;
+                }
+                println!("{words} words, {name}, at {skew}");
+                check(&old[skew..], &new[new_skew..], words * ENTRY_BYTES, skew);
+            }
+        }
+    }
+}
+
 /// A chunk in which all words differ, then one with a single differing or equal word at each position, for every alignment
 /// in a cache line.
 #[test]

@@ -26,6 +26,24 @@ fn copies() {
     }
 }
 
+/// Source and targets with different alignments.
+#[test]
+fn dualcasts_at_all_alignments() {
+    let sizes = [0, 1, 7, 8, 31, 32, 33, 63, 64, 65, 95, 96, 97, 4095, 4096, 4097];
+    for size in sizes {
+        for skew in 0..64 {
+            let source = pattern(skew + size, 6);
+            let blank = vec![0; size];
+            let mut second = Vec::new();
+            let first = at_skew(&blank, skew * 7, |target_1| {
+                second = at_skew(&blank, skew * 5, |target_2| dualcast(&source[skew..], target_1, target_2));
+            });
+            assert!(first == source[skew..], "{size} bytes at {skew}, first target");
+            assert!(second == source[skew..], "{size} bytes at {skew}, second target");
+        }
+    }
+}
+
 #[test]
 fn fills_at_all_alignments() {
     for size in SIZES {
