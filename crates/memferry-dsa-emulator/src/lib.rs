@@ -61,6 +61,7 @@ pub use config::{
 pub use device::{Device, DeviceCounters, Stepped};
 pub use driver::{FakeDevice, FakeDriver, FakeKernel, FakePlatform};
 pub use memory::{
-    Access, AddressSpace, CheckedMemory, DirectMemory, FakeMemory, Memory, ProcessMemory, Vanished, Visit,
+    Access, AddressSpace, CheckedMemory, DirectMemory, FakeMemory, Memory, ProcessMemory, RecordStore,
+    Vanished, Visit,
 };
 pub use runner::{Deterministic, Emulator, StartError};

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -49,7 +50,11 @@ fn run<'s>(scope: &'s Scope<'s, '_>, client: &Client, stop: &'s AtomicBool) {
     scope.spawn(move || {
         // SAFETY: descriptors of these tests name memory that outlives the scope, and nobody else uses it.
         let memory = unsafe { CheckedMemory::open() }.unwrap();
-        engine.run(&memory, || stop.load(Ordering::Relaxed)).unwrap();
+        let check = || match stop.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(Duration::from_millis(100)),
+        };
+        engine.run(&memory, check).unwrap();
     });
 }
 

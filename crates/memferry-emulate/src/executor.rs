@@ -8,6 +8,7 @@
 //! has the address space any more. The client then drops the remaining descriptors.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -23,6 +24,8 @@ use crate::queues::QueueFile;
 
 /// Interval of the checks for address spaces that are gone. Their queue entries keep other processes waiting.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time between two checks of an engine whether its address space is gone, with a system call.
+const ENGINE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between two tries of a submission. It leaves the core to the engine; the driver repeats ENQCMDS without a
 /// pause.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
@@ -161,7 +164,10 @@ impl Inner {
         let (is_stopping, space) = (Arc::clone(&self.is_stopping), space.clone());
         let work = move || {
             // It fails for an invalid configuration only, and the driver has checked this one.
-            let _ = engine.run(&memory, || is_stopping.load(Ordering::Relaxed) || !space.is_alive());
+            let _ = engine.run(&memory, || match is_stopping.load(Ordering::Relaxed) || !space.is_alive() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(ENGINE_CHECK_INTERVAL),
+            });
         };
         let thread = thread::Builder::new().name("engine".to_owned()).spawn(work)?;
         Ok(Engine { device, thread })

@@ -92,6 +92,9 @@ fn device(
 mod tests {
     use memferry_dsa::{Descriptor, Submission};
     use memferry_dsa_emulator::shared::{Client, DeviceSetup, Options};
+    use std::ops::ControlFlow;
+    use std::time::Duration;
+
     use memferry_dsa_emulator::{Capabilities, CheckedMemory, OPERATIONS, dedicated_queue, shared_queue};
 
     use super::*;
@@ -102,11 +105,14 @@ mod tests {
         // SAFETY: the descriptors of this test are no-ops and ones with an invalid operation: none names memory.
         let memory = unsafe { CheckedMemory::open() }.unwrap();
         let mut left = 1000;
-        let stop = || {
+        let check = || {
             left -= 1;
-            left == 0 || state.counters(0).in_flight() == 0
+            match left == 0 || state.counters(0).in_flight() == 0 {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(Duration::from_millis(100)),
+            }
         };
-        client.engine(0).run(&memory, stop).unwrap();
+        client.engine(0).run(&memory, check).unwrap();
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod fake;
 mod page_map;
 
 pub use address_space::{AddressSpace, ProcessMemory};
-pub use checked::CheckedMemory;
+pub use checked::{CheckedMemory, RecordStore};
 pub use direct::DirectMemory;
 pub use fake::{FakeMemory, Visit};
 use memferry_dsa::internals::PAGE_BYTES;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -56,6 +57,8 @@ pub(super) struct LiveClient {
     pub(super) own: Mapping<ClientMemory>,
     user: u32,
     identity: Identity,
+    /// Readable when the process has ended; `None` if no file descriptor was left.
+    end: Option<OwnedFd>,
     /// Whether the process executes its own descriptors.
     executes_itself: bool,
     registration: u64,
@@ -80,6 +83,18 @@ impl LiveClient {
     pub(super) fn queue(&self, at: QueueAt) -> &ClientQueue {
         &self.own.get().devices[at.device].queues[at.queue].0
     }
+
+    /// Whether its process has ended, is a zombie, or runs another program, or whether its id was reused.
+    fn is_gone(&self) -> bool {
+        if self.end.as_ref().is_some_and(is_readable) {
+            return true;
+        }
+        match Identity::of_process(self.process) {
+            Ok(None) => true,
+            Ok(Some(now)) => self.identity.is_other(now) || self.end.is_none() && is_zombie(self.process),
+            Err(_) => false, // unknown
+        }
+    }
 }
 
 impl Clients {
@@ -91,6 +106,12 @@ impl Clients {
             last: 0,
             registrations: 0,
         }
+    }
+
+    /// File descriptors that become readable when a client's process ends; `None` if that of a client is missing.
+    pub(super) fn ends(&self) -> Option<Vec<RawFd>> {
+        let own = self.live.values().filter(|client| client.executes_itself);
+        own.map(|client| client.end.as_ref().map(AsRawFd::as_raw_fd)).collect()
     }
 }
 
@@ -145,7 +166,8 @@ impl Server {
         clients.registrations += 1;
         let registration = clients.registrations;
         let program = procfs::name(process);
-        let live = LiveClient { process, program, own, user, identity, executes_itself, registration };
+        let end = open_end(process);
+        let live = LiveClient { process, program, own, user, identity, end, executes_itself, registration };
         clients.live.insert(id, live);
         // ORDERING: Release pairs with the Acquire in `Devices::is_live`. The client learns its number only after this.
         self.devices().board().live[usize::from(id)].store(1, Ordering::Release);
@@ -155,7 +177,7 @@ impl Server {
     /// Reaps the clients whose processes have ended or run another program now; returns their number. A client for
     /// which another process executes stays until that process drops it.
     pub fn reap(&self) -> usize {
-        self.reap_matching(|client| client.executes_itself && is_gone(client))
+        self.reap_matching(|client| client.executes_itself && client.is_gone())
     }
 
     /// Reaps former clients with the same process id: in most cases the program of the process before `execve(2)`.
@@ -233,26 +255,30 @@ impl Server {
     }
 }
 
-/// Whether a client's process has ended, is a zombie, or runs another program, or whether its id was reused.
-fn is_gone(client: &LiveClient) -> bool {
-    match Identity::of_process(client.process) {
-        Ok(None) => return true,
-        Ok(Some(now)) if client.identity.is_other(now) => return true,
-        Ok(Some(_)) => {}
-        Err(_) => return false, // unknown
-    }
-    // SAFETY: pidfd_open takes numbers; poll gets one pollfd; the file descriptor is closed once.
+/// Opens a file descriptor that becomes readable when all threads of a process have ended. It does not while the first
+/// thread is a zombie and others run.
+///
+/// Source: pidfd_open(2), Linux 5.3.
+fn open_end(process: u32) -> Option<OwnedFd> {
+    // SAFETY: pidfd_open takes numbers; the file descriptor is new, and has no other owner.
     unsafe {
-        let descriptor = libc::syscall(libc::SYS_pidfd_open, client.process, 0) as i32;
-        if descriptor < 0 {
-            return io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        }
-        // Readable when all threads have ended; not for a zombie leader whose other threads run.
-        let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-        let is_gone = libc::poll(&mut poll, 1, 0) == 1;
-        libc::close(descriptor);
-        is_gone
+        let descriptor = libc::syscall(libc::SYS_pidfd_open, process, 0) as i32;
+        (descriptor >= 0).then(|| OwnedFd::from_raw_fd(descriptor))
     }
+}
+
+/// Whether all threads of a process have ended, which `/proc` still lists.
+fn is_zombie(process: u32) -> bool {
+    match open_end(process) {
+        Some(end) => is_readable(&end),
+        None => io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH),
+    }
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: poll gets one pollfd.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
 #[cfg(test)]

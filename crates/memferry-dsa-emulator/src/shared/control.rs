@@ -156,11 +156,15 @@ impl Server {
         std::sync::atomic::fence(Ordering::Release);
         change(state);
         state.generation.store(generation + 2, Ordering::Release);
+        // An idle engine looks at the generation before and after a sleep only.
+        self.wake_all(device);
     }
 
-    /// Wakes all engines of a device.
+    /// Wakes all engines of a device. The words of clients that have not joined stay untouched: they have no pages.
     pub(super) fn wake_all(&self, device: usize) {
-        self.devices().order().sleepers.iter().for_each(|devices| futex::wake(&devices[device].0));
+        let sleepers = self.devices().order().sleepers.iter().enumerate();
+        let live = sleepers.filter(|(client, _)| self.devices().is_live(*client));
+        live.for_each(|(_, devices)| futex::wake(&devices[device].0));
     }
 
     fn ring(&self, at: QueueAt) -> &Ring {

@@ -2,13 +2,16 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use memferry_dsa::internals::wait::{reduce_timer_slack, request_short_slices};
 
+use super::futex::Wakeup;
 use super::layout::Command;
+use super::linger::Linger;
 use super::shared_device::SharedDevice;
 use super::{Client, Trace, futex};
 use crate::arc_ref::ArcRef;
@@ -19,16 +22,13 @@ use crate::device::{Device, StepOutcome, Stepped};
 use crate::memory::Memory;
 use crate::queue::QueueParts;
 
-/// Idle steps before the thread sleeps: some 50 to 150 microseconds, several times the duration of a submission that traps.
-/// A wake-up costs the submitter more than the submission itself.
-const IDLE_STEPS_MAX: u32 = 400;
 /// Pauses in an idle step, 0.1 to 0.4 microseconds together. Each poll takes the cache line of the next entry from the
 /// submitter that is about to write it: without the pauses a submission took a tenth longer.
 const IDLE_PAUSES: u32 = 8;
-/// Steps with work between two calls of `should_stop`: some milliseconds.
+/// Steps with work between two calls of `next_check`: some milliseconds.
 const STEPS_UNASKED: u32 = 1024;
-/// The longest sleep: the configuration may have changed, or `should_stop` may be true.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// The longest sleep before the first call of `next_check`.
+const FIRST_CHECK: Duration = Duration::from_millis(100);
 
 /// Executes a client's descriptors of one device, in the thread that calls [`run`](Self::run).
 pub struct ClientEngine {
@@ -53,21 +53,22 @@ impl ClientEngine {
         self.trace = Some(Trace::new(&self.client, self.number, file, Box::new(failed)));
     }
 
-    /// Works until `should_stop` returns true, which is called at least every 100 ms. Descriptors in progress then stay
-    /// unfinished.
+    /// Works until `next_check` breaks; descriptors in progress then stay unfinished. Otherwise it returns the time until
+    /// its next call, which may be earlier. An idle engine wakes up for these calls only.
     ///
     /// # Errors
     /// [`ConfigError`]: the server has published an invalid configuration.
     pub fn run(
         &mut self,
         memory: &impl Memory,
-        mut should_stop: impl FnMut() -> bool,
+        mut next_check: impl FnMut() -> ControlFlow<(), Duration>,
     ) -> Result<(), ConfigError> {
         reduce_timer_slack();
         request_short_slices();
         // The time of the first of the steps that waited for a time, and did nothing.
         let mut waiting_since_ns = None;
         let (mut idle_steps, mut steps) = (0, 0u32);
+        let (mut linger, mut sleep_max) = (Linger::default(), FIRST_CHECK);
         loop {
             steps = steps.wrapping_add(1);
             let slept = match self.step_now(memory)? {
@@ -75,13 +76,13 @@ impl ClientEngine {
                     (idle_steps, waiting_since_ns) = (0, None);
                     Duration::ZERO
                 }
-                StepOutcome::Nothing if idle_steps < IDLE_STEPS_MAX => {
+                StepOutcome::Nothing if idle_steps < linger.steps_max() => {
                     // No yield: beside another runnable thread it would delay the next wake-up by milliseconds.
                     (idle_steps, waiting_since_ns) = (idle_steps + 1, None);
                     (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
                     Duration::ZERO
                 }
-                StepOutcome::Nothing => self.sleep(memory, SPIN_NS_MAX)?,
+                StepOutcome::Nothing => self.sleep(memory, SPIN_NS_MAX, sleep_max, &mut linger)?,
                 StepOutcome::WaitUntil(ns) => {
                     let now_ns = self.now_ns();
                     let since_ns = *waiting_since_ns.get_or_insert(now_ns);
@@ -91,38 +92,49 @@ impl ClientEngine {
                         Duration::ZERO
                     } else {
                         // A long wait for a near time is for another process, which may need this CPU.
-                        self.sleep(memory, if is_far { SPIN_NS_MAX } else { 0 })?
+                        self.sleep(memory, if is_far { SPIN_NS_MAX } else { 0 }, sleep_max, &mut linger)?
                     }
                 }
             };
             // A submission that ends a sleep does not wait for the question.
-            if (slept >= SLEEP_MAX || steps.is_multiple_of(STEPS_UNASKED)) && should_stop() {
-                return Ok(());
+            if slept >= sleep_max || steps.is_multiple_of(STEPS_UNASKED) {
+                match next_check() {
+                    ControlFlow::Continue(time) => sleep_max = time,
+                    ControlFlow::Break(()) => return Ok(()),
+                }
             }
         }
     }
 
     /// Sleeps until the client submits, its entry reaches the head of a queue, or `spin_ns` before the time of the next
-    /// work. Returns how long it slept.
-    fn sleep(&mut self, memory: &impl Memory, spin_ns: u64) -> Result<Duration, ConfigError> {
+    /// work, at most for `sleep_max`. Returns how long it slept.
+    fn sleep(
+        &mut self,
+        memory: &impl Memory,
+        spin_ns: u64,
+        sleep_max: Duration,
+        linger: &mut Linger,
+    ) -> Result<Duration, ConfigError> {
         let client = self.client.clone();
         let asleep = client.asleep(self.number);
         futex::announce(asleep);
         // This step sees entries from before the announcement; submitters of later entries see the sleeping engine.
         let time = match self.step_now(memory)? {
             StepOutcome::Work => Duration::ZERO,
-            StepOutcome::Nothing => SLEEP_MAX,
+            StepOutcome::Nothing => sleep_max,
             StepOutcome::WaitUntil(ns) => Duration::from_nanos(ns.saturating_sub(self.now_ns() + spin_ns)),
         };
         let begin = Instant::now();
         if time > Duration::ZERO {
-            futex::sleep(asleep, time.min(SLEEP_MAX));
+            futex::sleep(asleep, time.min(sleep_max));
         }
-        let was_woken = asleep.swap(0, Ordering::Relaxed) == 0;
-        if !was_woken {
+        let wakeup = futex::awake(asleep);
+        let slept = begin.elapsed();
+        linger.slept(slept, wakeup, futex::current_cpu);
+        if wakeup == Wakeup::Unasked {
             self.start_stranded();
         }
-        Ok(begin.elapsed())
+        Ok(slept)
     }
 
     /// Executes the next piece of work that is possible now, for callers that do not want a thread in

@@ -87,7 +87,7 @@ pub(super) struct PortalFile {
 #[repr(C)]
 pub(super) struct Order {
     pub(super) devices: [DeviceOrder; DEVICES_MAX],
-    pub(super) sleepers: [[CacheLine<AtomicU32>; DEVICES_MAX]; CLIENTS_MAX], // futexes: 1 while the client's engine sleeps
+    pub(super) sleepers: [[CacheLine<AtomicU32>; DEVICES_MAX]; CLIENTS_MAX], // see futex.rs
 }
 
 /// The state of a device that all clients write.

@@ -62,6 +62,7 @@ mod devices;
 mod engine;
 mod futex;
 mod layout;
+mod linger;
 mod maintenance;
 mod memory;
 mod options;

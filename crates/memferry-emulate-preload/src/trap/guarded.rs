@@ -5,14 +5,16 @@
 
 use std::arch::global_asm;
 
+use memferry_dsa::Address;
+
 use super::context::Context;
 
 global_asm!(
     ".pushsection .text.memferry_safe, \"ax\", @progbits",
     ".hidden memferry_safe_start, memferry_safe_end, memferry_safe_return",
-    ".hidden memferry_copy_64, memferry_copy, memferry_probe",
+    ".hidden memferry_copy_64, memferry_copy, memferry_probe, memferry_store_record",
     ".globl memferry_safe_start, memferry_safe_end, memferry_safe_return",
-    ".globl memferry_copy_64, memferry_copy, memferry_probe",
+    ".globl memferry_copy_64, memferry_copy, memferry_probe, memferry_store_record",
     "memferry_safe_start:",
     // (target, source): 64 bytes, read before the first is written.
     "memferry_copy_64:",
@@ -45,6 +47,18 @@ global_asm!(
     "lock or byte ptr [rdi], 0",
     "xor eax, eax",
     "ret",
+    // (target, source): 32 bytes, the first eight in one store and last. They contain the status.
+    "memferry_store_record:",
+    "mov rax, [rsi]",
+    "mov rcx, [rsi + 8]",
+    "mov rdx, [rsi + 16]",
+    "mov rsi, [rsi + 24]",
+    "mov [rdi + 8], rcx",
+    "mov [rdi + 16], rdx",
+    "mov [rdi + 24], rsi",
+    "mov [rdi], rax",
+    "xor eax, eax",
+    "ret",
     "memferry_safe_end:",
     // A fault continues here, with the answer in rax and rdx.
     "memferry_safe_return:",
@@ -63,6 +77,7 @@ unsafe extern "C" {
     fn memferry_copy_64(target: *mut u64, source: *const u64) -> Answer;
     fn memferry_copy(target: *mut u8, source: *const u8, bytes: usize) -> Answer;
     fn memferry_probe(address: *mut u8) -> Answer;
+    fn memferry_store_record(target: *mut u64, source: *const u8) -> Answer;
     static memferry_safe_start: u8;
     static memferry_safe_end: u8;
     static memferry_safe_return: u8;
@@ -117,6 +132,18 @@ pub(crate) fn read(source: u64, bytes: &mut [u8]) -> Result<(), Fault> {
 pub(crate) fn probe(address: u64) -> Result<(), Fault> {
     // SAFETY: an atomic OR with zero changes nothing; an unwritable address is an error.
     unsafe { memferry_probe(address as *mut u8) }.result()
+}
+
+/// Stores a completion record, the status last; false if it cannot be stored. Any thread with the handled signals
+/// unblocked may call it.
+///
+/// # Safety
+/// The program has named this address for a completion record.
+pub(crate) unsafe fn store_record(record: Address, bytes: &[u8; 32]) -> bool {
+    // SAFETY: by the contract of this function; an unwritable address is an error.
+    // ORDERING: the store of the status pairs with the Acquire in `CompletionRecord::poll`. On x86-64 stores become
+    // visible in program order, and the compiler moves no access across the call.
+    unsafe { memferry_store_record(record.0 as *mut u64, bytes.as_ptr()) }.result().is_ok()
 }
 
 /// Makes the function above that caused the fault return it. False: none of them did.

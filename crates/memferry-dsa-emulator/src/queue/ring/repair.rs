@@ -16,6 +16,11 @@ impl RingSnapshot {
     pub(crate) fn is_as(&self, before: &RingSnapshot) -> bool {
         (self.head, self.mark) == (before.head, before.mark)
     }
+
+    /// Whether all entries that were pushed have been popped.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head & POSITION == self.tail & POSITION
+    }
 }
 
 impl Ring {

@@ -30,7 +30,7 @@ const CONNECTIONS_MAX: usize = 256;
 const DRAINED_MAX: usize = 64;
 /// More lines than the buffer of a channel holds.
 const SENT_MAX: usize = 1024;
-/// The interval of maintenance.
+/// The longest wait for a client's process to end if no file descriptor reports the end.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The threads of a listening server, which end when this is dropped.
@@ -82,7 +82,14 @@ impl Server {
             wakes: [wakes, wakes_trace.try_clone()?],
         };
         let (state, stops) = (self.clone(), Arc::clone(&stop));
-        let mut server = Serving { state, listener, connections: Vec::new(), woken, wakes_trace };
+        let mut server = Serving {
+            state,
+            listener,
+            connections: Vec::new(),
+            woken,
+            wakes_trace,
+            maintenance: Instant::now(),
+        };
         let serve = move || {
             while !stops.load(Ordering::Relaxed) {
                 server.serve_once();
@@ -95,7 +102,7 @@ impl Server {
                 let channels = state.channels().ok().flatten();
                 let mut descriptors = channels.map_or(Vec::new(), Channels::descriptors);
                 descriptors.push(trace_woken.as_raw_fd());
-                poll(&descriptors, None);
+                let _ = poll(&descriptors, None);
                 drop((&trace_woken).read(&mut [0; 64]));
                 if let Err(error) = state.drain_trace(DRAINED_MAX) {
                     trace_failed(error);
@@ -134,16 +141,28 @@ struct Serving {
     connections: Vec<Connection>,
     woken: UnixStream,
     wakes_trace: UnixStream,
+    /// The time of the next maintenance, if there are clients.
+    maintenance: Instant,
 }
 
 impl Serving {
     /// Waits for requests, connections or the next maintenance, and handles them.
     fn serve_once(&mut self) {
-        let has_clients = !self.state.clients().live.is_empty();
-        let is_idle = self.connections.is_empty() && !has_clients;
         let mut descriptors = vec![self.listener.as_raw_fd(), self.woken.as_raw_fd()];
         descriptors.extend(self.connections.iter().map(|connection| connection.socket.as_raw_fd()));
-        poll(&descriptors, (!is_idle).then_some(LOOK));
+        let (has_clients, ends) = {
+            let clients = self.state.clients();
+            (!clients.live.is_empty(), clients.ends())
+        };
+        let until_maintenance = self.maintenance.saturating_duration_since(Instant::now());
+        let wait = [
+            (!self.connections.is_empty() || ends.is_none()).then_some(LOOK),
+            has_clients.then_some(until_maintenance),
+        ];
+        let first_end = descriptors.len();
+        descriptors.extend(ends.iter().flatten());
+        let readable = poll(&descriptors, wait.into_iter().flatten().min());
+        let has_end = readable[first_end..].contains(&true);
         drop(self.woken.read(&mut [0; 64]));
         self.accept();
         let Serving { state, connections, wakes_trace, .. } = self;
@@ -165,8 +184,9 @@ impl Serving {
                 _ => false,
             }
         });
-        if has_clients {
-            self.state.maintain(Instant::now());
+        let now = Instant::now();
+        if has_clients && (has_end || ends.is_none() || now >= self.maintenance) {
+            self.maintenance = now + self.state.maintain(now);
         }
     }
 
@@ -251,11 +271,13 @@ fn peer(socket: &UnixStream) -> Option<Peer> {
     (answer == 0 && found.pid > 0).then_some(Peer { process: found.pid as u32, user: found.uid })
 }
 
-/// Waits until a file descriptor is readable, or the time is over.
-fn poll(descriptors: &[RawFd], at_most: Option<Duration>) {
+/// Waits until a file descriptor is readable, or the time is over. Returns which are.
+fn poll(descriptors: &[RawFd], at_most: Option<Duration>) -> Vec<bool> {
     let mut polled: Vec<libc::pollfd> =
         descriptors.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
-    let time = at_most.map_or(-1, |time| time.as_millis() as i32);
+    // Rounded up: a time that ends too early would be waited for in a loop.
+    let time = at_most.map_or(-1, |time| time.as_micros().div_ceil(1000) as i32);
     // SAFETY: the vector has the given number of elements.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time) };
+    polled.iter().map(|polled| polled.revents != 0).collect()
 }
