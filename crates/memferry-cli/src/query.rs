@@ -88,6 +88,9 @@ pub(crate) fn explain_error(error: DataFusionError) -> anyhow::Error {
             "cannot plan the statement: {}; use [...] on lists, structs and maps only",
             one_line(text)
         )),
+        DataFusionError::Configuration(text) => {
+            usage(format!("cannot change the setting: {}", one_line(text)))
+        }
         DataFusionError::Execution(text) => anyhow::anyhow!("the query failed: {}", one_line(text)),
         _ => anyhow::anyhow!("the query failed: {text}"),
     }

@@ -36,7 +36,8 @@ impl Session<'_> {
         let (context, from) = (self.context.clone(), Arc::clone(&source));
         let columns: Option<Vec<String>> = columns.map(<[String]>::to_vec);
         let bar: Arc<Bar> = Arc::new(Bar::new("loading"));
-        let data: TableData = self.runner.run(async move {
+        let shown = Arc::clone(&bar);
+        let loaded: Result<Result<TableData>> = self.runner.run(async move {
             let mut frame = context.read_table(from).map_err(explain_error)?;
             if let Some(columns) = &columns {
                 let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
@@ -48,7 +49,10 @@ impl Session<'_> {
                 LoadError::Plan(error) => explain_error(error),
                 error => error.into(),
             })
-        })??;
+        });
+        // Tasks that were cancelled may hold it for a moment, when the prompt is there again.
+        shown.clear();
+        let data = loaded??;
         let text = format!(
             "loaded {name}: {}, {}, {} on node {},",
             count(data.rows(), "row"),

@@ -19,6 +19,9 @@ const STATUS_INTERRUPTED: i32 = 130;
 /// Stack of a thread, as large as that of the main thread usually is: DataFusion plans nested expressions by recursion.
 const STACK_BYTES: usize = 8 << 20;
 
+/// Name of the threads of the runtime.
+const THREAD_NAME: &str = "memferry-query";
+
 /// A statement was cancelled by Ctrl-C.
 #[derive(Debug)]
 pub(super) struct Cancelled;
@@ -40,7 +43,11 @@ pub(super) struct Runner {
 impl Runner {
     /// Starts the threads. With `interrupts`, SIGINT cancels work and no longer ends the process.
     pub(super) fn start(interrupts: Option<Interrupts>) -> Result<Runner> {
-        let runtime = Builder::new_multi_thread().thread_stack_size(STACK_BYTES).enable_all().build();
+        let runtime = Builder::new_multi_thread()
+            .thread_name(THREAD_NAME)
+            .thread_stack_size(STACK_BYTES)
+            .enable_all()
+            .build();
         let runtime = runtime.context("cannot start the threads for queries")?;
         Ok(Runner { runtime, interrupts })
     }
@@ -78,7 +85,6 @@ impl Runner {
         work: impl Future<Output = T> + Send + 'static,
     ) -> SpawnedTask<T> {
         let _entered = self.runtime.enter();
-        PANICS_BECOME_ERRORS.store(true, Ordering::Relaxed);
         SpawnedTask::spawn(work)
     }
 
@@ -131,12 +137,9 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     }
 }
 
-static PANICS_BECOME_ERRORS: AtomicBool = AtomicBool::new(false);
-
 /// Whether a panic on this thread becomes an error of a statement: the hook need not print it.
 pub(crate) fn panics_become_errors() -> bool {
-    // ORDERING: Relaxed for all accesses, no partner: the flag guards no other memory.
-    PANICS_BECOME_ERRORS.load(Ordering::Relaxed) && thread::current().name() != Some("main")
+    thread::current().name() == Some(THREAD_NAME)
 }
 
 /// The signal SIGINT, counted.

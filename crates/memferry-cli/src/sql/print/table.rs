@@ -186,6 +186,8 @@ fn cut(text: &str, width: usize) -> String {
 
 /// The text of a cell without characters that would move the cursor.
 fn shown(text: &str) -> String {
+    // Plans end with one.
+    let text = text.trim_end_matches('\n');
     if !text.chars().any(char::is_control) {
         return text.to_owned();
     }

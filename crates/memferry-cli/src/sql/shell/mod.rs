@@ -38,7 +38,7 @@ pub(super) fn run(session: &mut Session<'_>, out: &mut dyn Write) -> Result<()> 
     )?;
     loop {
         out.flush()?;
-        refresh(session, &mut editor)?;
+        refresh(session, &mut editor);
         match editor.readline(PROMPT) {
             Ok(text) => {
                 history.add(&mut editor, &text);
@@ -81,15 +81,15 @@ fn run_text(session: &mut Session<'_>, text: &str, out: &mut dyn Write) -> Resul
 }
 
 /// Updates the names for completion and the width of the terminal.
-fn refresh(session: &mut Session<'_>, editor: &mut Editor<SqlHelper, FileHistory>) -> Result<()> {
+fn refresh(session: &mut Session<'_>, editor: &mut Editor<SqlHelper, FileHistory>) {
     session.width = editor.dimensions().map(|(columns, _)| usize::from(columns));
     session.runner.forget_interrupts();
     let context = session.context.clone();
-    let tables = session.runner.run(async move { catalog::tables(&context).await })?;
+    // An interrupt at this moment leaves the names of before.
+    let Ok(tables) = session.runner.run(async move { catalog::tables(&context).await }) else { return };
     if let Some(helper) = editor.helper_mut() {
         helper.know(&session.context.state(), &tables);
     }
-    Ok(())
 }
 
 /// The width of the terminal that standard output is, if it is one.
