@@ -12,6 +12,7 @@ mod answer;
 mod arguments;
 mod catalog;
 mod commands;
+mod cooperative;
 mod load;
 mod print;
 mod runner;

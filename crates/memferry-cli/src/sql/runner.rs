@@ -3,9 +3,11 @@
 use std::any::Any;
 use std::fmt;
 use std::future;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use datafusion::common::runtime::SpawnedTask;
@@ -18,6 +20,9 @@ const STATUS_INTERRUPTED: i32 = 130;
 
 /// Stack of a thread, as large as that of the main thread usually is: DataFusion plans nested expressions by recursion.
 const STACK_BYTES: usize = 8 << 20;
+
+/// How long the prompt waits for threads that stop: longer than a batch usually takes, and short for a user.
+const STOPPING_MAX: Duration = Duration::from_millis(500);
 
 /// Name of the threads of the runtime.
 const THREAD_NAME: &str = "memferry-query";
@@ -43,13 +48,22 @@ pub(super) struct Runner {
 impl Runner {
     /// Starts the threads. With `interrupts`, SIGINT cancels work and no longer ends the process.
     pub(super) fn start(interrupts: Option<Interrupts>) -> Result<Runner> {
-        let runtime = Builder::new_multi_thread()
-            .thread_name(THREAD_NAME)
-            .thread_stack_size(STACK_BYTES)
-            .enable_all()
-            .build();
-        let runtime = runtime.context("cannot start the threads for queries")?;
-        Ok(Runner { runtime, interrupts })
+        Ok(Runner { runtime: runtime()?, interrupts })
+    }
+
+    /// Makes sure that threads are free after work was cancelled. A thread stops cancelled work at its next batch; if that
+    /// takes long on all of them, others replace them.
+    ///
+    /// # Errors
+    /// The other threads cannot be started.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        let probe = self.spawn(async {});
+        let answered =
+            self.runtime.block_on(async { tokio::time::timeout(STOPPING_MAX, probe.join()).await });
+        if answered.is_err() {
+            mem::replace(&mut self.runtime, runtime()?).shutdown_background();
+        }
+        Ok(())
     }
 
     /// Cancels the work that follows on SIGINT; until then SIGINT ends the process.
@@ -118,6 +132,12 @@ impl Runner {
     }
 }
 
+fn runtime() -> Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    let runtime = builder.thread_name(THREAD_NAME).thread_stack_size(STACK_BYTES).enable_all().build();
+    runtime.context("cannot start the threads for queries")
+}
+
 /// Waits for the next interrupt.
 async fn interrupted(interrupts: Option<&mut Interrupts>) {
     if let Some(interrupts) = interrupts {
@@ -181,6 +201,25 @@ mod tests {
         let error = runner.run(async { panic!("row {} is odd", 3) }).map(|()| ()).unwrap_err();
         assert!(error.to_string().contains("row 3 is odd"), "{error}");
         assert_eq!(runner.run(async { 4 }).unwrap(), 4);
+    }
+
+    #[test]
+    fn threads_that_do_not_stop_are_replaced() {
+        let mut runner = Runner::start(None).unwrap();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(std::sync::Mutex::new(held));
+        let threads_count = thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..threads_count {
+            let held = Arc::clone(&held);
+            // Waits without yielding, until `release` is dropped.
+            drop(runner.spawn(async move {
+                let _ = held.lock().unwrap().recv();
+            }));
+        }
+        thread::sleep(Duration::from_millis(50));
+        runner.recover().unwrap();
+        assert_eq!(runner.run(async { 6 }).unwrap(), 6);
+        drop(release);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::answer::{Answer, Discarded, Planned, Printed};
 use super::arguments::{Arguments, Format};
 use super::catalog;
 use super::commands::{self, COMMANDS, Command};
+use super::cooperative;
 use super::load::Loaded;
 use super::print::{self, Object};
 use super::runner::Runner;
@@ -68,6 +69,7 @@ impl<'a> Session<'a> {
             None => Vec::new(),
         };
         let context = tiered_session(&generated, &tiers.tiers, &options).map_err(query_error)?;
+        let context = cooperative::session(&context);
         if let Some(table) =
             arguments.tables.iter().find(|it| generated.iter().any(|(name, _)| *name == it.name))
         {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::StreamExt;
 use tokio::task::JoinSet;
@@ -30,7 +31,8 @@ pub async fn from_plan(
 ) -> Result<TableData, LoadError> {
     let plan = split(plan, context, layout.partitions)?;
     let writer = PartitionWriter::new(plan.schema(), layout)?;
-    if let Some(&rows) = plan.partition_statistics(None)?.num_rows.get_value() {
+    let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new())?;
+    if let Some(&rows) = statistics.num_rows.get_value() {
         progress.total(rows as u64);
     }
     let count = plan.output_partitioning().partition_count();

@@ -66,13 +66,15 @@ fn run_text(session: &mut Session<'_>, text: &str, out: &mut dyn Write) -> Resul
             Ok(Flow::Quit) => return Ok(Flow::Quit),
             Ok(Flow::Continue) => out.flush()?,
             Err(error) if error.is::<io::Error>() => return Err(error),
+            Err(error) if error.is::<Cancelled>() => {
+                writeln!(out, "cancelled")?;
+                session.runner.recover()?;
+                break;
+            }
             Err(error) => {
                 out.flush()?;
                 // An error of standard error cannot be reported.
-                let _ = match error.is::<Cancelled>() {
-                    true => writeln!(io::stderr(), "cancelled"),
-                    false => writeln!(io::stderr(), "error: {}", error::sentence(&error)),
-                };
+                let _ = writeln!(io::stderr(), "error: {}", error::sentence(&error));
                 break;
             }
         }
@@ -84,9 +86,8 @@ fn run_text(session: &mut Session<'_>, text: &str, out: &mut dyn Write) -> Resul
 fn refresh(session: &mut Session<'_>, editor: &mut Editor<SqlHelper, FileHistory>) {
     session.width = editor.dimensions().map(|(columns, _)| usize::from(columns));
     session.runner.forget_interrupts();
-    let context = session.context.clone();
     // An interrupt at this moment leaves the names of before.
-    let Ok(tables) = session.runner.run(async move { catalog::tables(&context).await }) else { return };
+    let Ok(tables) = session.runner.wait(catalog::tables(&session.context)) else { return };
     if let Some(helper) = editor.helper_mut() {
         helper.know(&session.context.state(), &tables);
     }
