@@ -105,12 +105,8 @@ impl<'a> Session<'a> {
 
     /// Runs a text of statements and commands, up to the first error.
     pub(super) fn run_text(&mut self, text: &str, out: &mut dyn Write) -> Result<Flow> {
-        self.run_all(inputs(text).into_iter().map(|located| located.input), out)
-    }
-
-    fn run_all(&mut self, inputs: impl Iterator<Item = Input>, out: &mut dyn Write) -> Result<Flow> {
-        for input in inputs {
-            if self.run(input, out)? == Flow::Quit {
+        for located in inputs(text) {
+            if self.run(located.input, out)? == Flow::Quit {
                 return Ok(Flow::Quit);
             }
         }
