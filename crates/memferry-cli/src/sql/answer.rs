@@ -15,6 +15,7 @@ use datafusion::sql::parser::Statement as SqlStatement;
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
+use super::copy::CopiedFile;
 use super::print::Printer;
 use super::runner::Runner;
 use super::statement;
@@ -26,6 +27,8 @@ pub(super) struct Planned {
     pub(super) has_rows: bool,
     /// Whether the rows are a plan: EXPLAIN.
     pub(super) is_explained: bool,
+    /// The file that COPY writes.
+    pub(super) copied: Option<CopiedFile>,
 }
 
 impl Planned {
@@ -34,9 +37,15 @@ impl Planned {
         statement::check(&plan)?;
         let has_rows = statement::has_rows(&plan);
         let is_explained = matches!(plan, LogicalPlan::Explain(_) | LogicalPlan::Analyze(_));
+        let (plan, copied) = CopiedFile::redirect(plan);
         let frame = context.execute_logical_plan(plan).await.map_err(explain_error)?;
         let plan = frame.create_physical_plan().await.map_err(explain_error)?;
-        Ok(Planned { plan, has_rows, is_explained })
+        Ok(Planned { plan, has_rows, is_explained, copied })
+    }
+
+    /// Gives the file of COPY its name.
+    pub(super) fn keep_copied(&self) -> Result<()> {
+        self.copied.as_ref().map_or(Ok(()), CopiedFile::keep)
     }
 
     /// The plan as text, with what each part did so far.

@@ -13,6 +13,7 @@ mod arguments;
 mod catalog;
 mod commands;
 mod cooperative;
+mod copy;
 mod load;
 mod print;
 mod runner;

@@ -18,8 +18,9 @@ use tokio::sync::watch;
 /// The exit status of a process that SIGINT ended, as shells report it.
 const STATUS_INTERRUPTED: i32 = 130;
 
-/// Stack of a thread, as large as that of the main thread usually is: DataFusion plans nested expressions by recursion.
-const STACK_BYTES: usize = 8 << 20;
+/// Stack of a thread: DataFusion plans nested expressions by recursion, and with 8 MiB a sum of 400 numbers overflows in the
+/// development profile. Pages that are not touched take no memory.
+const STACK_BYTES: usize = 64 << 20;
 
 /// How long the prompt waits for threads that stop: longer than a batch usually takes, and short for a user.
 const STOPPING_MAX: Duration = Duration::from_millis(500);

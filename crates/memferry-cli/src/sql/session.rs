@@ -226,6 +226,7 @@ impl<'a> Session<'a> {
         if self.arguments.json {
             let mut object = Object::new(&planned.plan.schema());
             let elapsed = answer.print(&mut self.runner, &mut object)?.elapsed;
+            planned.keep_copied()?;
             let plan = self.arguments.explain.then(|| planned.with_metrics());
             let prefetch = self.summary(&planned, &before).json();
             return output::json(out, &object.value(text, elapsed, &prefetch, plan));
@@ -235,6 +236,7 @@ impl<'a> Session<'a> {
         } else {
             answer.print(&mut self.runner, &mut Discarded)?
         };
+        planned.keep_copied()?;
         if !self.has_notes() || !(planned.has_rows || self.interactive) {
             return Ok(());
         }

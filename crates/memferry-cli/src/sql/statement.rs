@@ -2,15 +2,17 @@
 
 use anyhow::Result;
 use datafusion::common::TableReference;
+use datafusion::common::config::ConfigExtension;
 use datafusion::datasource::{MemTable, source_as_provider};
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{LogicalPlan, Statement as PlanStatement, WriteOp};
 use datafusion::sql::parser::{DFParser, Statement as SqlStatement};
 use datafusion::sql::planner::object_name_to_table_reference;
-use datafusion::sql::sqlparser::ast::Ident;
+use datafusion::sql::sqlparser::ast::{Ident, Statement as AstStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, GenericDialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::{IsOptional, Parser};
 use datafusion::sql::sqlparser::tokenizer::Token;
+use memferry_query::MemferryOptions;
 
 use crate::error::usage;
 use crate::query::explain_error;
@@ -39,10 +41,22 @@ pub(super) fn parse(text: &str, dialect: &str) -> Result<Statement> {
     }
     let mut statements = DFParser::parse_sql_with_dialect(text, &*dialect).map_err(explain_error)?;
     match (statements.pop_front(), statements.len()) {
-        (Some(statement), 0) => Ok(Statement::Sql(Box::new(statement))),
+        (Some(statement), 0) => Ok(Statement::Sql(Box::new(without_prefix(statement)))),
         (None, _) => Err(usage("the statement is empty; write a query such as \"select 1\"")),
         _ => Err(usage("the statement has a semicolon in the middle; end each statement with one")),
     }
+}
+
+/// `SHOW memferry.x` as `SHOW x`: DataFusion lists the settings of extensions without their prefix.
+fn without_prefix(mut statement: SqlStatement) -> SqlStatement {
+    if let SqlStatement::Statement(sql) = &mut statement
+        && let AstStatement::ShowVariable { variable } = &mut **sql
+        && variable.len() > 1
+        && variable[0].value.eq_ignore_ascii_case(MemferryOptions::PREFIX)
+    {
+        variable.remove(0);
+    }
+    statement
 }
 
 const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b)";

@@ -145,8 +145,8 @@ fn tab_completes() {
     let state = tempfile::tempdir().unwrap();
     let mut shell = Terminal::open(state.path(), &[]);
     shell.answers("create table trips as select 12 as fare, 3 as stops;", "done");
-    shell.types("sel\tfar\t from tri\t;\r");
-    shell.shows("select far");
+    shell.types("sel\t far\t from tri\t;\r");
+    shell.shows("select fare");
     shell.shows("fare\r\n----\r\n  12\r\n");
     shell.shows("memferry> ");
     shell.types("select md\t('a') as digest;\r");
