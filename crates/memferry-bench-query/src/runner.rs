@@ -157,7 +157,8 @@ impl CarriedBytes {
         }
     }
 
-    fn since(&self, before: &CarriedBytes) -> CarriedBytes {
+    /// Bytes copied after `before`.
+    pub fn since(&self, before: &CarriedBytes) -> CarriedBytes {
         let shares = self.0.iter().zip(&before.0);
         CarriedBytes(
             shares.map(|(now, then)| EngineShare { bytes: now.bytes - then.bytes, ..*now }).collect(),

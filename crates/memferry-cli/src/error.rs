@@ -25,6 +25,11 @@ pub(crate) fn usage(sentence: impl fmt::Display) -> anyhow::Error {
     anyhow::Error::new(Usage(sentence.to_string()))
 }
 
+/// The error of a statement in a file. It is a failure also if the statement is wrong: the command line is right.
+pub(crate) fn at(file: &str, line: usize, error: &anyhow::Error) -> anyhow::Error {
+    anyhow::anyhow!("{file}:{line}: {}", sentence(error))
+}
+
 pub(crate) fn status(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<memferry_emulate::Error>() {
         Some(error) => error.exit_code(),

@@ -61,10 +61,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // The Parquet reader can panic on a damaged file. The panic becomes an error, so its message is not printed.
+    // The Parquet reader can panic on a damaged file, and a query on a fault. The panic becomes an error, so its message is
+    // not printed.
     let print_panic = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
-        if !load::panics_become_errors() {
+        if !load::panics_become_errors() && !sql::panics_become_errors() {
             print_panic(panic);
         }
     }));

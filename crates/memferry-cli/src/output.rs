@@ -185,24 +185,42 @@ pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
 pub(crate) struct Part {
     path: PathBuf,
     target: PathBuf,
+    file: File,
 }
 
 impl Part {
-    pub(crate) fn write(target: &Path, content: &[u8]) -> io::Result<Part> {
+    pub(crate) fn create(target: &Path) -> io::Result<Part> {
         let mut path = target.as_os_str().to_owned();
         // Neither the user nor another process has a file of this name.
         path.push(format!(".{}.partial", std::process::id()));
         let path = PathBuf::from(path);
-        let mut file = File::create(&path)?;
-        let part = Part { path, target: target.to_owned() };
-        file.write_all(content)?;
-        // Some file systems report only here that they are full.
-        file.sync_all()?;
+        Ok(Part { file: File::create(&path)?, path, target: target.to_owned() })
+    }
+
+    pub(crate) fn write(target: &Path, content: &[u8]) -> io::Result<Part> {
+        let mut part = Part::create(target)?;
+        part.file.write_all(content)?;
+        part.sync()?;
         Ok(part)
+    }
+
+    /// Waits until the disk has the bytes. Some file systems report only here that they are full.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
     }
 
     pub(crate) fn keep(self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)
+    }
+}
+
+impl Write for Part {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

@@ -23,6 +23,11 @@ impl Bar {
         bar.total(total as u64);
         bar
     }
+
+    /// Removes the bar, also while others still hold it.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 impl Progress for Bar {
@@ -37,6 +42,6 @@ impl Progress for Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.clear();
     }
 }

@@ -1,6 +1,5 @@
 //! Tables for queries, and errors of queries as sentences.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -9,8 +8,7 @@ use memferry::mover::EngineKind;
 use memferry_bench_query::{
     CarriedBytes, NamedTable, QueryError, TpchError, layout, paper_table, tpch_tables,
 };
-use memferry_query::load;
-use memferry_query::{TableData, Tiers};
+use memferry_query::Tiers;
 
 use crate::error::{one_line, usage};
 use crate::output::size;
@@ -30,11 +28,6 @@ pub(crate) fn papers_table(scale: f64, tiers: &Tiers, partitions: usize) -> Resu
     let rows = (6e6 * scale) as u64;
     let data = paper_table(rows, 1, &layout(tiers, partitions), &Bar::new("generating the papers' table"))?;
     Ok(("ab".to_owned(), Arc::new(data)))
-}
-
-/// A Parquet file, loaded onto the home node.
-pub(crate) fn parquet(file: &Path, tiers: &Tiers, partitions: usize) -> Result<Arc<TableData>> {
-    Ok(Arc::new(load::from_parquet(file, &layout(tiers, partitions), &Bar::new("loading"))?))
 }
 
 /// Bytes by engine, such as `3 MiB by emulated DSA, 64 KiB by cpu`; empty if nothing was copied.
@@ -76,7 +69,8 @@ pub(crate) fn explain_error(error: DataFusionError) -> anyhow::Error {
             without_kind(text)
         )),
         DataFusionError::Plan(text) if text.starts_with("table '") => usage(format!(
-            "{}; name its file with --table NAME=FILE.parquet, or generate the TPC-H tables with --tpch SCALE",
+            "{}; name its files with --table NAME=LOCATION or CREATE EXTERNAL TABLE, or generate the TPC-H tables with \
+             --tpch SCALE",
             one_line(text)
         )),
         DataFusionError::Plan(text) if text.starts_with("Invalid function '") => {
@@ -89,6 +83,15 @@ pub(crate) fn explain_error(error: DataFusionError) -> anyhow::Error {
         DataFusionError::Plan(_) | DataFusionError::NotImplemented(_) => {
             usage(format!("cannot plan the statement: {}", without_kind(text)))
         }
+        // Found while planning: the statement is wrong.
+        DataFusionError::Execution(text) if text.starts_with("Cannot access field") => usage(format!(
+            "cannot plan the statement: {}; use [...] on lists, structs and maps only",
+            one_line(text)
+        )),
+        DataFusionError::Configuration(text) => {
+            usage(format!("cannot change the setting: {}", one_line(text)))
+        }
+        DataFusionError::Execution(text) => anyhow::anyhow!("the query failed: {}", one_line(text)),
         _ => anyhow::anyhow!("the query failed: {text}"),
     }
 }

@@ -83,7 +83,7 @@ fn auto_follows_a_calibration_and_copies_nothing_without() {
     let calibrated = ["--calibration", calibration.to_str().unwrap()];
     let run = |prefetch: &str, home: NodeId, figures: &[&str]| {
         let home_text = home.to_string();
-        let query = ["sql", "--table", &table, "--prefetch", prefetch, "--home", &home_text];
+        let query = ["sql", "--load", "--table", &table, "--prefetch", prefetch, "--home", &home_text];
         let json = prints_json(&[&query, figures, &["--explain", "--json", QUERY]].concat());
         assert_eq!(json["prefetch"]["machine_origin"], "discovered");
         assert_eq!(json["prefetch"]["home_node"], home.0);

@@ -232,7 +232,7 @@ fn wrong_options_are_usage_errors() {
     fails(&["sql", "--near", "hbm", "select 1"], USAGE, &["hbm", "memferry topology"]);
     fails(&["sql", "--seed", "1", "select 1"], USAGE, &["--seed", "--dsa emulated"]);
     fails(&["sql", "--partitions", "0", "select 1"], USAGE, &["--partitions", "1 to 4096"]);
-    fails(&["sql", "--table", "t.parquet", "select 1"], USAGE, &["NAME=FILE"]);
+    fails(&["sql", "--table", "t.parquet", "select 1"], USAGE, &["NAME=LOCATION"]);
     fails(&["sql", "--table", "2 t=t.parquet", "select 1"], USAGE, &["2 t", "letters"]);
     fails(&["bench", "query", "--pairs", "3"], USAGE, &["--pairs", "11"]);
     fails(&["fly"], USAGE, &["fly"]);
@@ -255,10 +255,9 @@ fn wrong_sql_is_a_usage_error() {
     sql("selec a from t", &["selec"]);
     sql("select a from", &["cannot parse the statement"]);
     sql("", &["the statement is empty"]);
-    sql("select a from t; select b from t", &["more than one statement"]);
+    sql(" ; -- nothing", &["the statement is empty"]);
     sql("select c from t", &["c", "a", "b", "describe"]);
     sql("select a from u", &["u", "--table"]);
-    sql("create table x as select 1", &["queries only"]);
     sql("select nonsense(a) from t", &["nonsense"]);
     fails(&["sql", "--table", &table, "--table", &table, "select 1"], USAGE, &["two tables are called t"]);
 }
@@ -294,7 +293,7 @@ fn files_that_cannot_be_used() {
     let mut broken = whole.clone();
     broken[4..whole.len() - 600].fill(0xff);
     fs::write(at("broken.parquet"), broken).unwrap();
-    sql(&at("broken.parquet"), &["broken.parquet"]);
+    sql(&at("broken.parquet"), &["the query failed"]);
 
     fs::write(at("profile.json"), "{").unwrap();
     fails(&["topology", "--profile", at("profile.json").to_str().unwrap()], FAILURE, &["profile.json"]);

@@ -10,4 +10,6 @@ mod emulate;
 mod rates_support;
 mod report;
 mod sim;
+mod sql;
+mod sql_shell;
 mod support;

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use datafusion::error::DataFusionError;
 use parquet::errors::ParquetError;
 
 use crate::data::TableError;
@@ -14,6 +15,9 @@ pub enum LoadError {
     /// The rows cannot become a table.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// DataFusion cannot read the rows of a plan.
+    #[error(transparent)]
+    Plan(#[from] DataFusionError),
     /// The operating system does not let the file be read.
     #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
     Read {

@@ -1,18 +1,20 @@
-//! Sources of tables: batches, Parquet files, and readers.
+//! Sources of tables: batches, Parquet files, plans of DataFusion, and readers.
 //!
-//! All of them stream. A worker thread per CPU takes one partition after the other, reads it batch by batch, and cuts it
-//! into row groups. Beside the finished groups there is at most one unfinished group and one batch per worker. The order
-//! of rows does not depend on the threads.
+//! All of them stream. Plans run on the current runtime of tokio; for the others, a worker thread per CPU takes one
+//! partition after the other. A partition is read batch by batch and cut into row groups. Beside the finished groups there
+//! is at most one unfinished group and one batch per worker or task. The order of rows does not depend on the threads.
 
 mod batches;
 mod error;
 mod parallel;
 mod parquet;
+mod plan;
 mod readers;
 
 pub use batches::from_batches;
 pub use error::LoadError;
 pub use parquet::{from_parquet, panics_become_errors};
+pub use plan::from_plan;
 pub use readers::{PartitionReader, PartitionedSource, from_readers};
 
 /// Rows of the batches that sources are read in: DataFusion's own batch size, a whole fraction of a row group.

@@ -1,0 +1,105 @@
+//! The options of `memferry sql`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use memferry_query::Prefetch;
+
+use crate::error::usage;
+use crate::options::{TierOptions, partitions, scale};
+
+/// Runs SQL over files and TPC-H tables: the given statements, those of a file or of standard input, or a shell.
+///
+/// Without statements and --file, a terminal gets a shell, and anything else on standard input is read as statements.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Statements, separated by semicolons.
+    pub(super) statements: Option<String>,
+    /// Runs the statements of this file, before those on the command line.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) file: Option<PathBuf>,
+    /// Registers Parquet files as the table NAME: a file, a directory, a glob or a URL; may be repeated.
+    #[arg(long = "table", value_name = "NAME=LOCATION", value_parser = table)]
+    pub(super) tables: Vec<NamedLocation>,
+    /// Loads the tables of --table into the memory of the home node first.
+    #[arg(long)]
+    pub(super) load: bool,
+    /// Generates the eight TPC-H tables at this scale; 1 takes about 1.7 GiB.
+    #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
+    pub(super) tpch: Option<f64>,
+    /// When late columns are copied: off, always, or auto (to a faster node, if the copy is known to pay).
+    #[arg(long, value_name = "off|always|auto", default_value = "auto")]
+    pub(super) prefetch: Prefetch,
+    #[command(flatten)]
+    pub(super) tiers: TierOptions,
+    /// Number of partitions of tables and queries [default: the number of CPUs].
+    #[arg(long, value_name = "N", value_parser = partitions)]
+    pub(super) partitions: Option<usize>,
+    /// Shows the plan of each query with its metrics too.
+    #[arg(long)]
+    pub(super) explain: bool,
+    /// The format of rows.
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub(super) format: Format,
+    /// Writes the rows to a file, which is replaced when all statements have succeeded.
+    #[arg(long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Prints the answer of one statement as one JSON object, with what prefetching did.
+    #[arg(long, conflicts_with_all = ["format", "output"])]
+    pub(super) json: bool,
+}
+
+/// The format of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Aligned columns.
+    Table,
+    /// Comma-separated values with a line of headings (RFC 4180).
+    Csv,
+    /// A JSON object for each row, on a line of its own.
+    Json,
+    /// A file of Arrow IPC; needs --output.
+    Arrow,
+}
+
+impl Arguments {
+    /// Checks options that do not go together.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.format == Format::Arrow && self.output.is_none() {
+            return Err(usage("--format arrow writes a file; name it with --output FILE"));
+        }
+        if self.explain && self.format != Format::Table && self.output.is_none() {
+            return Err(usage(
+                "--explain would mix the plan with the rows; write the rows to a file with --output FILE, or leave out \
+                 --format",
+            ));
+        }
+        let mut names: Vec<&str> = self.tables.iter().map(|table| table.name.as_str()).collect();
+        names.sort_unstable();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(usage(format!("two tables are called {}; give --table another name", pair[0]))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A table of `--table`.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedLocation {
+    pub(super) name: String,
+    pub(super) location: String,
+}
+
+fn table(text: &str) -> Result<NamedLocation, String> {
+    let (name, location) =
+        text.split_once('=').ok_or("a table is given as NAME=LOCATION, such as t=t.parquet")?;
+    let mut letters = name.chars();
+    let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    if !first || !letters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err(format!(
+            "{name:?} cannot name a table; use letters, digits and _, such as trips=FILE.parquet"
+        ));
+    }
+    // As SQL does with unquoted names.
+    Ok(NamedLocation { name: name.to_ascii_lowercase(), location: location.to_owned() })
+}

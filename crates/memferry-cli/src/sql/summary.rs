@@ -1,0 +1,97 @@
+//! What prefetching did for one statement, as a sentence and as JSON.
+
+use std::time::Duration;
+
+use memferry::internals::Origin;
+use memferry::topology::Machine;
+use memferry_bench_query::CarriedBytes;
+use memferry_query::{Prefetch, ScanReport, Tiers};
+use serde_json::{Value, json};
+
+use crate::query;
+
+/// The effect of prefetching on a query.
+pub(super) struct Summary<'a> {
+    pub(super) mode: Prefetch,
+    pub(super) report: ScanReport,
+    pub(super) carried: CarriedBytes,
+    pub(super) tiers: &'a Tiers,
+}
+
+impl Summary<'_> {
+    /// Whether prefetching had anything to decide.
+    pub(super) fn has_scans(&self) -> bool {
+        !self.report.decisions.is_empty() || self.carried.shares().next().is_some()
+    }
+
+    pub(super) fn sentence(&self) -> String {
+        let report = &self.report;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let predicted = |other: Duration, what: &str| match report.time_predicted {
+            Duration::ZERO => String::new(),
+            time => format!(
+                "; scans worked {:.1} ms, predicted {:.1} ms, and {:.1} ms {what}",
+                ms(report.time_working),
+                ms(time),
+                ms(other)
+            ),
+        };
+        if self.carried.shares().next().is_none() {
+            let predicted = predicted(report.time_predicted_with, "with copies");
+            let decisions = match self.report.decisions.as_slice() {
+                [] => "no table was scanned".to_owned(),
+                decisions => decisions.join("; "),
+            };
+            return format!("prefetch {}: nothing was copied: {decisions}{predicted}", self.mode);
+        }
+        let hits = match report.hit_ratio() {
+            Some(ratio) => format!("{:.0} % of what was read late was near", 100.0 * ratio),
+            None => "no late column was read".to_owned(),
+        };
+        let predicted = predicted(report.time_predicted_without, "without");
+        format!(
+            "prefetch {}: {} to node {}{}; {hits}; waited {:.1} ms{predicted}",
+            self.mode,
+            query::carried_text(&self.carried),
+            self.tiers.near(),
+            where_nodes_are(self.tiers.machine()),
+            ms(report.time_waiting),
+        )
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let report = &self.report;
+        let engines: Vec<Value> = self
+            .carried
+            .shares()
+            .map(|share| json!({ "engine": share.kind, "bytes": share.bytes, "how": share.provenance }))
+            .collect();
+        json!({
+            "mode": self.mode.to_string(),
+            "home_node": self.tiers.home(),
+            "near_node": self.tiers.near(),
+            "machine": self.tiers.machine().name(),
+            "machine_origin": self.tiers.machine().origin(),
+            "decisions": report.decisions,
+            "columns": report.columns_prefetched,
+            "bytes": report.bytes_prefetched,
+            "bytes_by_engine": engines,
+            "late_bytes": report.late_bytes,
+            "late_bytes_near": report.late_bytes_near,
+            "hit_ratio": report.hit_ratio(),
+            "waiting_seconds": report.time_waiting.as_secs_f64(),
+            "working_seconds": report.time_working.as_secs_f64(),
+            "predicted_seconds": report.time_predicted.as_secs_f64(),
+            "predicted_with_seconds": report.time_predicted_with.as_secs_f64(),
+            "predicted_without_seconds": report.time_predicted_without.as_secs_f64(),
+        })
+    }
+}
+
+/// A remark for machines that are not this machine.
+fn where_nodes_are(machine: &Machine) -> String {
+    match machine.origin() {
+        Origin::Discovered => String::new(),
+        _ => format!(" of {} (a profile: the bytes lie in this machine's memory)", machine.name()),
+    }
+}
