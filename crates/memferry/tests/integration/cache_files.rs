@@ -177,7 +177,8 @@ fn a_copy_with_all_of_the_range_serves_it() {
     let cache = cache_with(Mover::builder(machine()).build().unwrap(), 32);
     let region = cache.register_file(file.open());
     let read = |range| cache.read(&region, range, near()).unwrap();
-    assert!(read(0..10 * PAGE as u64).started_read());
+    let first = read(0..10 * PAGE as u64);
+    assert!(first.started_read());
     for (start, end) in [(0, 1), (5, 6), (PAGE as u64, 3 * PAGE as u64), (40_900, 40_960)] {
         let reading = read(start..end);
         assert!(!reading.started_read());
@@ -252,11 +253,16 @@ fn a_read_that_nobody_waits_for_is_cancelled() {
         drop(second);
         assert!(!cache.read(&region, 4096..8192, near()).unwrap().started_read(), "joined, and left at once");
         drop(clone);
-        drop(engine.stats());
         let unwanted = cache.mover().read(region.file(), 0..4096);
         drop(unwanted);
         gate.open();
         assert_eq!(*soon(move || first.wait().unwrap()).as_slice(), file.content[..PAGE]);
+        let cancelled = engine.clone();
+        soon(move || {
+            while cancelled.stats().cancelled == 0 {
+                thread::yield_now();
+            }
+        });
         let again = cache.read(&region, 4096..8192, near()).unwrap();
         assert_eq!(*soon(move || again.wait().unwrap()).as_slice(), file.content[PAGE..2 * PAGE]);
         cache.mover().drain().wait().unwrap();
@@ -473,7 +479,7 @@ fn an_idle_ring_sleeps() {
         let ticks = ticks_of("memferry-io_uri").unwrap() - before;
         assert!(ticks <= 1, "{ticks} ticks of 30");
     };
-    alone("cache_files::an_idle_ring_sleeps", &[idle]);
+    alone("cache_files::an_idle_ring_sleeps", idle);
 }
 
 /// A child starts its own ring; reads of its parent fail there.
@@ -504,7 +510,7 @@ fn child_reads() {
 
 #[test]
 fn a_forked_child_reads() {
-    alone("cache_files::a_forked_child_reads", &[child_reads]);
+    alone("cache_files::a_forked_child_reads", child_reads);
 }
 
 /// Many threads, reads of all kinds, evictions, cancelled readings; every entry has the file's bytes.
