@@ -128,6 +128,16 @@ engine_counters! {
     fallbacks
     /// Bytes of these parts.
     fallback_bytes
+    /// Reads of pieces of files, without those from the page cache.
+    reads
+    /// Reads that returned a part of their piece; another read continued it.
+    short_reads
+    /// Reads that were cancelled before they started. They are among the errors.
+    cancelled
+    /// Bytes of files that were in the page cache, a part of `bytes`.
+    cached_bytes
+    /// Bytes read from disk through the page cache, because the file system refuses direct reads; a part of `bytes`.
+    buffered_bytes
     /// Bytes of leaked targets; as many again were leaked for their sources.
     leaked_bytes
 }

@@ -67,6 +67,7 @@ fn labels(index: usize, engine: &EngineStats) -> String {
     let kind = match engine.kind {
         EngineKind::Cpu => "cpu",
         EngineKind::Dsa => "dsa",
+        EngineKind::Storage => "storage",
     };
     let mut labels = format!("engine=\"{}\",index=\"{index}\",kind=\"{kind}\"", escaped(&engine.name));
     if let Some(node) = engine.node {
