@@ -1,8 +1,12 @@
 //! A DataFusion session with memferry's settings.
 
+use std::sync::Arc;
+
 use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
+use crate::files::ReadFiles;
 use crate::options::{MemferryOptions, Prefetch};
 
 /// Options of a session.
@@ -32,7 +36,16 @@ pub fn session(options: &SessionOptions) -> SessionContext {
         .with_batch_size(options.batch_rows)
         .with_information_schema(true)
         .with_option_extension(memferry);
-    SessionContext::new_with_state(
-        SessionStateBuilder::new().with_default_features().with_config(config).build(),
-    )
+    let runtime = RuntimeEnvBuilder::new()
+        // A cached list of files would hide files that were added, replaced or removed since.
+        .with_object_list_cache_limit(0)
+        .build_arc()
+        .expect("neither a disk nor a memory limit is set up, which could fail");
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_runtime_env(Arc::clone(&runtime))
+        .with_physical_optimizer_rule(Arc::new(ReadFiles::new(runtime)))
+        .build();
+    SessionContext::new_with_state(state)
 }
