@@ -253,7 +253,8 @@ impl ReadAhead {
             let leaves = self.phases[phase].leaves.iter();
             let ranges = leaves.flat_map(|&leaf| self.chunks.demanded(group, leaf)).collect();
             // A read that is started already serves the range as well.
-            let ranges = source.merge(ranges).into_iter().filter(|range| !self.started.contains_key(&range.start));
+            let ranges =
+                source.merge(ranges).into_iter().filter(|range| !self.started.contains_key(&range.start));
             self.planned.extend(ranges.map(|range| Planned { group: group.index, range }));
         }
     }

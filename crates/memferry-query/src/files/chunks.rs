@@ -92,7 +92,8 @@ impl Chunks {
         {
             ranges.insert(0, whole.start..first);
         }
-        ranges.retain(|range| whole.start <= range.start && range.start <= range.end && range.end <= whole.end);
+        ranges
+            .retain(|range| whole.start <= range.start && range.start <= range.end && range.end <= whole.end);
         ranges
     }
 }

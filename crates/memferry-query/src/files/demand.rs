@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetSource};
 use datafusion::physical_expr::expressions::{Column, DynamicFilterTracking};
@@ -61,7 +60,11 @@ impl Demand {
         let late = projected.into_iter().filter(|column| !first.contains(column)).collect();
         Ok(Self {
             file_schema,
-            partition_columns: table.table_partition_cols().iter().map(|field| field.name().clone()).collect(),
+            partition_columns: table
+                .table_partition_cols()
+                .iter()
+                .map(|field| field.name().clone())
+                .collect(),
             first,
             late,
             predicate,

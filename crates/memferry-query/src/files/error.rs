@@ -35,7 +35,9 @@ pub enum FileError {
         size_bytes: u64,
     },
     /// The store answered with fewer or more bytes than requested.
-    #[error("the store returned {returned} bytes of {file} for a request of {requested}; run the query again")]
+    #[error(
+        "the store returned {returned} bytes of {file} for a request of {requested}; run the query again"
+    )]
     WrongLength {
         /// The file.
         file: String,

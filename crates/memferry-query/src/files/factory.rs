@@ -48,6 +48,7 @@ impl ParquetFileReaderFactory for Readers {
                 store: Arc::clone(&self.store),
                 cache: Arc::clone(&self.cache),
                 size_hint,
+                time_out: self.limits.time_out,
             },
             window_bytes: self.window_bytes,
             metrics,

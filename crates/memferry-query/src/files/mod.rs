@@ -27,6 +27,7 @@ mod metrics;
 mod prune;
 mod ranges;
 mod reader;
+mod register;
 mod rule;
 mod source;
 mod store;
@@ -35,5 +36,6 @@ pub use demand::Demand;
 pub use error::FileError;
 pub use metrics::FileReport;
 pub use prune::{RowGroup, RowGroups};
+pub use register::{RegisterError, register};
 
 pub(crate) use rule::ReadFiles;

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use datafusion::datasource::listing::PartitionedFile;
@@ -11,7 +12,7 @@ use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::physical_expr::expressions::DynamicFilterTracking;
 use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
-use object_store::ObjectStore;
+use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::errors::{ParquetError, Result};
@@ -21,7 +22,7 @@ use super::ahead::{ReadAhead, Requested};
 use super::chunks::Chunks;
 use super::metrics::ReaderMetrics;
 use super::source::{From, RangeSource, Read};
-use super::{Demand, FileError};
+use super::{Demand, FileError, store};
 
 /// Where the reader gets the metadata of its file from.
 #[derive(Debug, Clone)]
@@ -29,7 +30,38 @@ pub(super) struct MetadataSource {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) cache: Arc<FileMetadataCache>,
     pub(super) size_hint: Option<usize>,
+    pub(super) time_out: Duration,
 }
+
+impl MetadataSource {
+    /// The metadata of the version `planned` of a file, from the cache if they are there.
+    async fn fetch(
+        &self,
+        planned: &ObjectMeta,
+        policy: Option<PageIndexPolicy>,
+    ) -> Result<Arc<ParquetMetaData>> {
+        let metadata = DFParquetMetadata::new(&*self.store, planned)
+            .with_metadata_size_hint(self.size_hint)
+            .with_file_metadata_cache(Some(Arc::clone(&self.cache)))
+            .with_page_index_policy(policy);
+        match tokio::time::timeout(self.time_out, metadata.fetch_metadata()).await {
+            Ok(Ok(metadata)) => Ok(metadata),
+            // The footer of another version is mostly taken for a damaged one.
+            Ok(Err(error)) => Err(match store::change(&*self.store, planned, self.time_out).await {
+                Some(changed) => changed.into(),
+                None => ParquetError::External(Box::new(error)),
+            }),
+            Err(_) => {
+                let (file, time_out) = (planned.location.to_string(), self.time_out);
+                let requested = self.size_hint.unwrap_or(FOOTER_BYTES) as u64;
+                Err(FileError::TimeOut { file, requested, time_out }.into())
+            }
+        }
+    }
+}
+
+/// The end of a Parquet file: length of the metadata, magic number. Source: Apache Parquet format, "File format".
+const FOOTER_BYTES: usize = 8;
 
 /// The reader of one file, or of the part of it that one partition scans.
 pub(super) struct FileReader {
@@ -96,13 +128,7 @@ impl AsyncFileReader for FileReader {
                 Some(_) => Some(PageIndexPolicy::Optional),
                 None => wanted,
             };
-            let metadata = DFParquetMetadata::new(&*self.metadata.store, &self.file.object_meta)
-                .with_metadata_size_hint(self.metadata.size_hint)
-                .with_file_metadata_cache(Some(Arc::clone(&self.metadata.cache)))
-                .with_page_index_policy(policy)
-                .fetch_metadata()
-                .await
-                .map_err(|error| ParquetError::External(Box::new(error)))?;
+            let metadata = self.metadata.fetch(&self.file.object_meta, policy).await?;
             self.chunks = Some(Arc::new(Chunks::new(Arc::clone(&metadata), self.source.size_bytes())?));
             Ok(metadata)
         }

@@ -28,7 +28,7 @@ pub(crate) struct ReadFiles {
 }
 
 impl ReadFiles {
-    pub(crate) fn new(runtime: Arc<RuntimeEnv>) -> Self {
+    pub(crate) fn new(runtime: Arc<RuntimeEnv>, _tiers: Option<Arc<crate::tiers::Tiers>>) -> Self {
         Self { runtime }
     }
 

@@ -13,15 +13,17 @@ use futures::FutureExt;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::FileError;
-use super::ranges;
+use super::ranges::Merging;
 use super::source::{From, RangeSource, Read};
 
-/// Gap that is read to save a request: what a connection of 300 Mbit/s transfers in 30 ms, the latency of common stores.
-/// It is also the gap of the crate object_store.
-const GAP_BYTES: u64 = 1 << 20;
-
-/// Largest merged request: larger ones are split, because several connections transfer faster than one.
-const REQUEST_BYTES_MAX: u64 = 8 << 20;
+/// How requests are merged.
+const MERGING: Merging = Merging {
+    // What a connection of 300 Mbit/s transfers in 30 ms, the latency of common stores; as in the crate object_store.
+    gap_bytes: 1 << 20,
+    // Several connections transfer a long range faster than one.
+    request_bytes_max: 8 << 20,
+    alone_bytes: u64::MAX,
+};
 
 /// Time-out and window of reads from a store.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +66,7 @@ impl RangeSource for StoreObject {
     }
 
     fn merge(&self, ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-        ranges::merge(ranges, GAP_BYTES, REQUEST_BYTES_MAX)
+        MERGING.merge(ranges)
     }
 
     fn check_unchanged(&self) -> Result<(), FileError> {
@@ -123,19 +125,26 @@ async fn refused(
     time_out: Duration,
     source: object_store::Error,
 ) -> FileError {
+    let changed = change(store, planned, time_out).await;
+    changed.unwrap_or_else(|| FileError::Store { file: planned.location.to_string(), source })
+}
+
+/// The change of a file since the version `planned`; `None` as well if the store does not tell.
+pub(super) async fn change(
+    store: &dyn ObjectStore,
+    planned: &ObjectMeta,
+    time_out: Duration,
+) -> Option<FileError> {
     let file = planned.location.to_string();
-    match tokio::time::timeout(time_out, store.head(&planned.location)).await {
-        Ok(Err(object_store::Error::NotFound { .. })) => FileError::Vanished { file },
-        Ok(Ok(current)) => match difference(planned, &current) {
-            Some(what) => FileError::Changed { file, what },
-            None => FileError::Store { file, source },
-        },
-        _ => FileError::Store { file, source },
+    match tokio::time::timeout(time_out, store.head(&planned.location)).await.ok()? {
+        Err(object_store::Error::NotFound { .. }) => Some(FileError::Vanished { file }),
+        Err(_) => None,
+        Ok(current) => difference(planned, &current).map(|what| FileError::Changed { file, what }),
     }
 }
 
 /// The attribute in which two versions of an object differ.
-pub(crate) fn difference(planned: &ObjectMeta, current: &ObjectMeta) -> Option<String> {
+fn difference(planned: &ObjectMeta, current: &ObjectMeta) -> Option<String> {
     if planned.size != current.size {
         return Some(format!("size {} instead of {} bytes", current.size, planned.size));
     }
