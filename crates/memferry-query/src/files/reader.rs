@@ -38,12 +38,12 @@ impl MetadataSource {
     async fn fetch(
         &self,
         planned: &ObjectMeta,
-        policy: Option<PageIndexPolicy>,
+        policy: PageIndexPolicy,
     ) -> Result<Arc<ParquetMetaData>> {
         let metadata = DFParquetMetadata::new(&*self.store, planned)
             .with_metadata_size_hint(self.size_hint)
             .with_file_metadata_cache(Some(Arc::clone(&self.cache)))
-            .with_page_index_policy(policy);
+            .with_page_index_policy(Some(policy));
         match tokio::time::timeout(self.time_out, metadata.fetch_metadata()).await {
             Ok(Ok(metadata)) => Ok(metadata),
             // The footer of another version is mostly taken for a damaged one.
@@ -93,6 +93,11 @@ impl AsyncFileReader for FileReader {
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>>> {
         async move {
             self.check(&ranges)?;
+            if self.chunks.is_none() {
+                // DataFusion reads Bloom filters by one reader and continues with another one, which has not been asked for
+                // the metadata. They are in the session's cache.
+                self.load_chunks(None).await?;
+            }
             self.look_ahead(&ranges)?;
             let Requested { ahead, now } = match &mut self.ahead {
                 Some(state) => state.request(&ranges, &*self.source),
@@ -121,16 +126,8 @@ impl AsyncFileReader for FileReader {
         options: Option<&'a ArrowReaderOptions>,
     ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>>> {
         async move {
-            // DataFusion asks for the page index later, past this method and its cache. With a filter it is used soon, and
-            // mostly lies in the bytes that are read for the footer.
-            let wanted = options.map(|options| options.column_index_policy());
-            let policy = match self.demand.predicate() {
-                Some(_) => Some(PageIndexPolicy::Optional),
-                None => wanted,
-            };
-            let metadata = self.metadata.fetch(&self.file.object_meta, policy).await?;
-            self.chunks = Some(Arc::new(Chunks::new(Arc::clone(&metadata), self.source.size_bytes())?));
-            Ok(metadata)
+            let chunks = self.load_chunks(options.map(|options| options.column_index_policy())).await?;
+            Ok(Arc::clone(chunks.metadata()))
         }
         .boxed()
     }
@@ -147,6 +144,20 @@ impl FileReader {
                 Err(FileError::OutOfRange { file, start, end, size_bytes }.into())
             }
         }
+    }
+
+    /// Loads the metadata of the file.
+    async fn load_chunks(&mut self, wanted: Option<PageIndexPolicy>) -> Result<Arc<Chunks>> {
+        // DataFusion asks for the page index later, past `get_metadata` and its cache. With a filter it is used soon, and
+        // mostly lies in the bytes that are read for the footer.
+        let policy = match self.demand.predicate() {
+            Some(_) => PageIndexPolicy::Optional,
+            None => wanted.unwrap_or(PageIndexPolicy::Skip),
+        };
+        let metadata = self.metadata.fetch(&self.file.object_meta, policy).await?;
+        let chunks = Arc::new(Chunks::new(metadata, self.source.size_bytes())?);
+        self.chunks = Some(Arc::clone(&chunks));
+        Ok(chunks)
     }
 
     fn start(&self, range: Range<u64>) -> Read {

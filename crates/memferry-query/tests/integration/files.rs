@@ -183,9 +183,7 @@ async fn late_columns_are_not_read_ahead_where_no_row_passes() {
     // No statistics tell it: every row group has values around 7.5.
     let sql = "select max(text) from t where mixed % 1000 = 1001";
     let (_, report) = run(&context, sql).await.unwrap();
-    let mixed_bytes = report.bytes_requested;
     assert!(report.bytes_in_vain > 0, "the late columns of the first row group are read ahead: {report:?}");
-    assert!(report.bytes_in_vain * 10 < mixed_bytes * 10 + 10 * report.bytes_in_vain, "{report:?}");
     let text_bytes_of_a_group = GROUP_ROWS as u64 * 40;
     assert!(report.bytes_in_vain < 2 * text_bytes_of_a_group, "only of the first one: {report:?}");
 }
