@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use memferry::cache::AccessError;
+use memferry::mover::ReadError;
+use memferry::storage::StorageError;
 use parquet::errors::ParquetError;
 
 /// A read of a table's file that failed. It fails the query; near copies of a file that changed are dropped.
@@ -60,6 +63,15 @@ pub enum FileError {
         /// The limit.
         time_out: Duration,
     },
+    /// The file of this machine cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The file of this machine cannot be opened, or is another version.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The node of near copies cannot hold the bytes.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The store refused the request.
     #[error("cannot read {file}: {source}; check that the store can be reached and the permissions")]
     Store {

@@ -3,24 +3,28 @@
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::ParquetFileReaderFactory;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::physical_expr::expressions::DynamicFilterTracking;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::async_reader::AsyncFileReader;
 
-use super::Demand;
 use super::metrics::ReaderMetrics;
 use super::reader::{FileReader, MetadataSource};
 use super::source::RangeSource;
 use super::store::{StoreLimits, StoreObject};
+use super::{Demand, FileError};
+use crate::tiers::Tiers;
 
 /// The reader factory of one scan.
 pub(super) struct Readers {
     pub(super) store: Arc<dyn ObjectStore>,
+    /// Near memory, if the store is the file system of this machine.
+    pub(super) tiers: Option<Arc<Tiers>>,
     pub(super) cache: Arc<FileMetadataCache>,
     pub(super) demand: Arc<Demand>,
     pub(super) limits: StoreLimits,
@@ -36,8 +40,8 @@ impl ParquetFileReaderFactory for Readers {
         size_hint: Option<usize>,
         metrics: &ExecutionPlanMetricsSet,
     ) -> Result<Box<dyn AsyncFileReader + Send>> {
-        let source: Arc<dyn RangeSource> =
-            Arc::new(StoreObject::new(Arc::clone(&self.store), file.object_meta.clone(), self.limits));
+        let source =
+            self.source(&file.object_meta).map_err(|error| DataFusionError::External(Box::new(error)))?;
         let metrics =
             ReaderMetrics::new(metrics, partition, file.object_meta.location.as_ref(), file.object_meta.size);
         Ok(Box::new(FileReader {
@@ -56,6 +60,17 @@ impl ParquetFileReaderFactory for Readers {
             ahead: None,
             tracking: DynamicFilterTracking::Static,
         }))
+    }
+}
+
+impl Readers {
+    fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {
+        if let Some(tiers) = &self.tiers {
+            let path = LocalFileSystem::new().path_to_filesystem(&planned.location);
+            let refused = |source| FileError::Store { file: planned.location.to_string(), source };
+            return Ok(tiers.files().open(&path.map_err(refused)?, planned)?);
+        }
+        Ok(Arc::new(StoreObject::new(Arc::clone(&self.store), planned.clone(), self.limits)))
     }
 }
 

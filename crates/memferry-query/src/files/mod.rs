@@ -16,7 +16,7 @@
 //! another process truncates raises SIGBUS, which no error can report.
 //!
 //! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `factory`, `reader`, `ahead` requests of the
-//! decoder; `chunks`, `ranges` which bytes; `source`, `store` where they are; `metrics`, `error`.
+//! decoder; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`.
 
 mod ahead;
 mod chunks;
@@ -31,6 +31,7 @@ mod register;
 mod rule;
 mod source;
 mod store;
+mod stored;
 
 pub use demand::Demand;
 pub use error::FileError;
@@ -39,3 +40,4 @@ pub use prune::{RowGroup, RowGroups};
 pub use register::{RegisterError, register};
 
 pub(crate) use rule::ReadFiles;
+pub(crate) use stored::StoredFiles;

@@ -12,12 +12,14 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
+use object_store::local::LocalFileSystem;
 
 use super::Demand;
 use super::factory::Readers;
 use super::metrics::parquet_scan;
 use super::store::StoreLimits;
 use crate::options::MemferryOptions;
+use crate::tiers::Tiers;
 
 /// Gives each scan of Parquet files a reader with the demand of the scan.
 ///
@@ -25,11 +27,13 @@ use crate::options::MemferryOptions;
 pub(crate) struct ReadFiles {
     /// Of the session: its stores and its cache of metadata.
     runtime: Arc<RuntimeEnv>,
+    /// Near memory for files of this machine.
+    tiers: Option<Arc<Tiers>>,
 }
 
 impl ReadFiles {
-    pub(crate) fn new(runtime: Arc<RuntimeEnv>, _tiers: Option<Arc<crate::tiers::Tiers>>) -> Self {
-        Self { runtime }
+    pub(crate) fn new(runtime: Arc<RuntimeEnv>, tiers: Option<Arc<Tiers>>) -> Self {
+        Self { runtime, tiers }
     }
 
     fn annotate(
@@ -41,8 +45,11 @@ impl ReadFiles {
         if source.parquet_file_reader_factory().is_some_and(|factory| !is_default(factory.as_ref())) {
             return Ok(None);
         }
+        let store = self.runtime.object_store(&config.object_store_url)?;
+        let is_local = store.to_string() == LocalFileSystem::new().to_string();
         let readers = Readers {
-            store: self.runtime.object_store(&config.object_store_url)?,
+            store,
+            tiers: self.tiers.clone().filter(|_| is_local),
             cache: self.runtime.cache_manager.get_file_metadata_cache(),
             demand: Arc::new(Demand::of(config, source)?),
             limits: StoreLimits {
