@@ -25,6 +25,12 @@ pub enum FileError {
         /// The file.
         file: String,
     },
+    /// The decoder panicked.
+    #[error("the content of {files} is damaged: the decoder failed; write the file again")]
+    Damaged {
+        /// The file, or the first of the files of the scan and their number.
+        files: String,
+    },
     /// A range that the file does not have. Its metadata name the range, so they are damaged.
     #[error("{file} has no bytes {start}..{end}, it ends at {size_bytes}; it is damaged, write it again")]
     OutOfRange {

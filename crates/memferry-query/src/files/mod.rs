@@ -16,10 +16,11 @@
 //! another process truncates raises SIGBUS, which no error can report.
 //!
 //! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `factory`, `reader`, `ahead` requests of the
-//! decoder; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`.
+//! decoder; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `contain`.
 
 mod ahead;
 mod chunks;
+mod contain;
 mod demand;
 mod error;
 mod factory;

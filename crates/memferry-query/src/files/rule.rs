@@ -1,4 +1,5 @@
-//! The optimizer rule that gives scans of Parquet files memferry's reader. It changes nothing else of a plan.
+//! The optimizer rule that gives scans of Parquet files memferry's reader, and contains the panics of their decoder. It
+//! changes nothing else of a plan.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -7,7 +8,9 @@ use std::time::Duration;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::datasource::physical_plan::{FileScanConfigBuilder, ParquetFileReaderFactory};
+use datafusion::datasource::physical_plan::{
+    FileScanConfig, FileScanConfigBuilder, ParquetFileReaderFactory,
+};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -15,6 +18,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use object_store::local::LocalFileSystem;
 
 use super::Demand;
+use super::contain::ContainExec;
 use super::factory::Readers;
 use super::metrics::parquet_scan;
 use super::store::StoreLimits;
@@ -60,7 +64,8 @@ impl ReadFiles {
         };
         let source = source.clone().with_parquet_file_reader_factory(Arc::new(readers));
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
-        Ok(Some(DataSourceExec::from_data_source(config)))
+        let files = describe(&config);
+        Ok(Some(Arc::new(ContainExec::new(DataSourceExec::from_data_source(config), files))))
     }
 }
 
@@ -98,6 +103,22 @@ impl fmt::Debug for ReadFiles {
     }
 }
 
+/// The files of a scan in errors.
+fn describe(config: &FileScanConfig) -> Arc<str> {
+    let mut files: Vec<&str> = config
+        .file_groups
+        .iter()
+        .flat_map(|group| group.files())
+        .map(|file| file.object_meta.location.as_ref())
+        .collect();
+    files.dedup();
+    match files.as_slice() {
+        [file] => Arc::from(*file),
+        [first, others @ ..] => Arc::from(format!("one of {first} and {} more files", others.len())),
+        [] => Arc::from("no file"),
+    }
+}
+
 /// Whether a factory is one of DataFusion's own. One that the program brought stays.
 ///
 /// Factories cannot be downcast; the name is the first thing that a derived `Debug` writes, and writing stops after it.
@@ -112,5 +133,5 @@ fn is_default(factory: &dyn ParquetFileReaderFactory) -> bool {
     let mut start = Start(String::new());
     let _stopped = write!(start, "{factory:?}");
     let name = start.0.split([' ', '{']).next();
-    matches!(name, Some("CachedParquetFileReaderFactory" | "DefaultParquetFileReaderFactory" | "Readers"))
+    matches!(name, Some("CachedParquetFileReaderFactory" | "DefaultParquetFileReaderFactory"))
 }

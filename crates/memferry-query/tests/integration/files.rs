@@ -47,10 +47,9 @@ fn batch(ids: std::ops::Range<i64>) -> RecordBatch {
         ),
         (
             "text",
-            Arc::new(StringArray::from_iter_values(
-                ids.clone()
-                    .map(|id| format!("{:x}", (id as u128 + 1) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)),
-            )),
+            Arc::new(StringArray::from_iter_values(ids.clone().map(|id| {
+                format!("{:x}", (id as u128 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+            }))),
             false,
         ),
         ("list", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists)), true),
