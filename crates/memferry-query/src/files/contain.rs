@@ -1,7 +1,7 @@
 //! Panics of the decoder become errors: damaged pages make it panic, and a query must not end the process.
 
 use std::fmt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -117,4 +117,14 @@ impl RecordBatchStream for Contained {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
+}
+
+/// The result of `future`; `None` if it panics.
+pub(super) async fn contained<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| match guarded(|| Ok(future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Some),
+        Err(_) => Poll::Ready(None),
+    })
+    .await
 }

@@ -17,6 +17,8 @@ use datafusion::prelude::SessionContext;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::contain::contained;
+
 /// Registers the files at `location` as the table `name`. No row is read.
 ///
 /// `location` is a file, a directory (with the files in its subdirectories), a path with `*`, `?` or `[]`, or the URL of
@@ -178,7 +180,8 @@ async fn table(
     };
     let schema = Arc::new(DFSchema::empty());
     let command = CreateExternalTable::builder(name, location, format.name(), schema).build();
-    match ListingTableFactory::new().create(state, &command).await {
+    let created = contained(ListingTableFactory::new().create(state, &command)).await;
+    match created.unwrap_or_else(|| Err(damaged())) {
         Ok(table) => Ok(table),
         Err(source) => Err(explain(state, format, &files, source).await),
     }
@@ -202,8 +205,10 @@ async fn list(state: &SessionState, location: &str) -> Result<Files, RegisterErr
         .map_err(failed)?;
     let is_single = !url.is_collection() && url.get_glob().is_none();
     let is_known = |object: &ObjectMeta| object.location.extension().and_then(Format::of_extension).is_some();
-    let objects: Vec<ObjectMeta> =
+    let mut objects: Vec<ObjectMeta> =
         objects.into_iter().filter(|object| is_single || is_known(object)).collect();
+    // Errors name the same files each time.
+    objects.sort_unstable_by(|a, b| a.location.cmp(&b.location));
     if objects.is_empty() {
         return Err(RegisterError::NoFiles { location: location.to_owned() });
     }
@@ -235,7 +240,8 @@ async fn explain(
     let mut known: Vec<(SchemaRef, String)> = vec![];
     while let Some(object) = schemas.next().await {
         let file = object.location.to_string();
-        let schema = match reader.infer_schema(state, &files.store, std::slice::from_ref(object)).await {
+        let schema = contained(reader.infer_schema(state, &files.store, std::slice::from_ref(object))).await;
+        let schema = match schema.unwrap_or_else(|| Err(damaged())) {
             Ok(schema) => schema,
             Err(source) => return RegisterError::Schema { location: file, source },
         };
@@ -259,4 +265,9 @@ async fn explain(
         known.push((schema, file));
     }
     RegisterError::Schema { location: files.location.clone(), source: error }
+}
+
+/// The error in place of a panic of the reader.
+fn damaged() -> DataFusionError {
+    DataFusionError::Execution("its metadata are damaged".to_owned())
 }
