@@ -13,6 +13,7 @@ pub use crate::model::pipeline::{Pipeline, Run};
 pub use crate::model::side_cache::hit_share;
 pub use crate::model::traffic::Fairness;
 pub use crate::mover::engine::faulty::{Faults, Faulty};
+pub use crate::mover::engine::storage::DiskFaults;
 pub use crate::mover::schedule::INLINE_BYTES_MAX;
 pub use crate::route::{
     Endpoints, EngineSite, SHARE_BYTES_MIN, Share, device_shares, engine_shares, first_engine,

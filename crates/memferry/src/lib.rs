@@ -27,11 +27,13 @@
 //! ```text
 //! cache      near copies with budgets and eviction; hits without a lock
 //!   |
-//! mover      transfers and other operations; routes, splitting, engines (cores, DSA)
+//! mover      transfers and other operations; routes, splitting, engines (cores, DSA, files)
 //!   |
 //! model      cost of a copy or a query in virtual time; pure functions
 //!   |
 //! route      which engines make a copy (exported by mover)
+//!   |
+//! storage    open files with their identity; plain data
 //!   |
 //! memory     mappings and pools on a node          topology   nodes, links, devices; plain data
 //! ```

@@ -12,8 +12,9 @@ use arrow::datatypes::{DataType, Field, Int64Type};
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::SessionContext;
+use memferry::topology::Machine;
 use memferry_query::files::{FileReport, RegisterError, register};
-use memferry_query::{SessionOptions, session};
+use memferry_query::{SessionOptions, Tiers, session};
 use object_store::{ObjectStoreExt, PutPayload};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
@@ -287,6 +288,64 @@ async fn files_that_changed_since_the_plan_fail_the_query_and_not_the_next_one()
     fs::write(&file, parquet(&[batch(0..10)])).unwrap();
     let (answer, _) = run(&context, sql).await.unwrap();
     assert!(answer.contains("45"), "a new version is read by the next query: {answer}");
+}
+
+/// A session over near memory of `budget_bytes`, with the table `t`.
+async fn near_context(file: &Path, budget_bytes: u64) -> SessionContext {
+    let machine = Arc::new(Machine::discover().unwrap());
+    let tiers = Tiers::builder(machine).budget_bytes(Some(budget_bytes)).build().unwrap();
+    let context = session(&SessionOptions { partitions: 2, tiers: Some(tiers), ..SessionOptions::default() });
+    set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
+    register(&context, "t", file.to_str().unwrap()).await.unwrap();
+    context
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_files_have_near_copies() {
+    let content = parquet(&[batch(0..ROWS)]);
+    let (_directory, path) = directory_with(&[("t.parquet", content.clone())]);
+    let file = path.join("t.parquet");
+    let needed_bytes = chunk_bytes(&content, 0..20, &[2, 3]);
+    let sql = "select sum(amount), max(text) from t";
+    let (expected, _) =
+        run(&context(file.to_str().unwrap(), &["memferry.read_files = false"]).await, sql).await.unwrap();
+
+    let context = near_context(&file, 64 << 20).await;
+    let (answer, cold) = run(&context, sql).await.unwrap();
+    assert_eq!(answer, expected);
+    assert_eq!((cold.bytes_requested, cold.bytes_uncached, cold.bytes_in_vain), (needed_bytes, 0, 0));
+    assert!(cold.bytes_read_ahead > 0 && cold.bytes_hit > 0, "{cold:?}");
+    let (answer, warm) = run(&context, sql).await.unwrap();
+    assert_eq!(answer, expected);
+    assert_eq!((warm.bytes_read, warm.bytes_hit), (0, needed_bytes), "{warm:?}");
+    // Entries are shared between queries of other columns.
+    let (_, other) = run(&context, "select sum(amount) from t").await.unwrap();
+    assert_eq!(other.bytes_read, 0, "{other:?}");
+
+    let context = near_context(&file, 4096).await;
+    let (answer, report) = run(&context, sql).await.unwrap();
+    assert_eq!(answer, expected);
+    assert!(report.bytes_uncached > 0, "no row group fits: {report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn near_copies_of_a_changed_file_are_not_used() {
+    let content = parquet(&[batch(0..ROWS)]);
+    let (_directory, path) = directory_with(&[("t.parquet", content.clone())]);
+    let file = path.join("t.parquet");
+    let context = near_context(&file, 64 << 20).await;
+    let sql = "select sum(id) from t where id >= 0";
+    assert!(run(&context, sql).await.unwrap().0.contains("199990000"));
+    let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    fs::write(&file, parquet(&[batch(5..ROWS)])).unwrap();
+    let error = collect(plan, context.task_ctx()).await.unwrap_err().to_string();
+    assert!(error.contains("changed while"), "{error}");
+    let (answer, report) = run(&context, sql).await.unwrap();
+    assert!(answer.contains("199989990") && report.bytes_read > 0, "{answer} {report:?}");
+    let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    fs::remove_file(&file).unwrap();
+    let error = collect(plan, context.task_ctx()).await.unwrap_err().to_string();
+    assert!(error.contains("was removed while a query read it"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

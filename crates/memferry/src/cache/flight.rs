@@ -132,12 +132,12 @@ impl<B> Flight<B> {
         self.counters.failed.add(1);
         let source = self.slot().source.clone();
         let Some(file) = source.file() else { return self.finish(Outcome::Source(Why::Failed)) };
-        self.finish(Outcome::Unread(error));
-        // Entries of another version of the file: those of other nodes are removed with the next read.
+        // Entries of another version of the file, before waiters wake. Those of other nodes are removed with the next read.
         if file.check_descriptor().is_err() {
             let removed = self.index.remove_overlapping(&source, &(0..usize::MAX));
             self.counters.invalidated.add(removed.ranges.len());
         }
+        self.finish(Outcome::Unread(error));
     }
 
     /// Leaks the memory that a lost device may still read and write.

@@ -31,6 +31,9 @@
 //! and views stay readable. Accesses to an inherited region take the lock; regions that the child registers have
 //! lock-free hits.
 //!
+//! Ranges of files are cached as well ([`Cache::read`]). There is no source to fall back to, so the access returns a future
+//! (`stored`).
+//!
 //! Files: `shared` the steps above; `region` sources; `entry`, `view` handles of the caller; `slot` the state that entries
 //! share; `flight` the duty to complete a slot; `directory`, `readers`, `barrier` the lock-free hit; `index`, `sieve`
 //! lookup and eviction; `node` allocation; `policy` placement; `nearness` the order of nodes for a reader; `mutable`,

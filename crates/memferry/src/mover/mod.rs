@@ -9,6 +9,7 @@
 //!   mod, builder, scope, batch, replicate, ordered    the API: Mover and its handles
 //!   schedule    chooses engines, splits copies
 //!   engine      the trait Engine; engines of cores, and of faults for tests        dsa   the engine of DSA devices
+//!                                                                              storage   the engine of files
 //!   stats       counters, latencies, Prometheus, tracing
 //!   request     what engines and callers share: RawRequest, its completion, owned buffers, epochs
 //! ```
@@ -33,6 +34,11 @@
 //! **Other operations** ([`Mover::run`], [`Mover::replicate`]) go the same way to engines that support them, and are not
 //! split. [`Mover::drain`] waits for all of them. Small ones are best submitted together ([`Mover::batch`]). The mover's
 //! own decisions follow published advice (`guidelines`).
+//!
+//! **Files.** A read ([`Mover::read`]) is a request whose source is a range of a file. It goes to engines of kind
+//! [`EngineKind::Storage`] and to no other, and these get nothing else: routes, splitting and guidelines concern copies only.
+//! If none was added, the mover makes its own [`StorageEngine`] with the first read. If all queues are full, the read waits
+//! in the own engine beyond its limit, like a large copy.
 //!
 //! A mover with engines and rules of your own choice:
 //!

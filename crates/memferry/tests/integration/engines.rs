@@ -4,6 +4,7 @@
 //! whatever the sizes, however many threads submit, and whatever the callbacks do. Faulty devices come from
 //! seeds, which are printed.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -12,9 +13,10 @@ use std::time::Duration;
 
 use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineStats, RawRequest,
-    Refusal, Rejected,
+    CopyError, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind, EngineStats,
+    RawRequest, Refusal, Rejected, StorageBackend, StorageEngine, StorageOptions,
 };
+use memferry::storage::{BLOCK_BYTES, StoredFile};
 use memferry::topology::Machine;
 use memferry_dsa::{Portal, WorkQueueInfo};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
@@ -100,7 +102,20 @@ fn config_of(engines: u32, queues: Vec<WorkQueueInfo>) -> DeviceConfig {
     DeviceConfig::new(vec![GroupConfig { engines, queues }])
 }
 
+fn storage(options: StorageOptions) -> StorageEngine {
+    StorageEngine::new(options).expect("a thread")
+}
+
 fn calm_subjects() -> Vec<Subject> {
+    let small = StorageOptions {
+        queue_reads_max: 2,
+        piece_bytes: 64 << 10,
+        pieces_in_flight_max: 3,
+        threads_count: 3,
+        page_cache: false,
+        ..StorageOptions::default()
+    };
+    let threads = StorageOptions { backend: StorageBackend::Threads, ..StorageOptions::default() };
     let calm = FaultPlan::none;
     let faults = |refuse_per_mille, fail_per_mille, delay_us| Faults {
         refuse_per_mille,
@@ -118,6 +133,15 @@ fn calm_subjects() -> Vec<Subject> {
         subject("dsa, one entry, 16 KiB at most", move || {
             let queue = WorkQueueInfo { transfer_bytes_max: 16 << 10, ..dedicated_queue("wq0.0", 1) };
             dsa(&config_of(1, vec![queue]), &calm(), 1)
+        }),
+        subject("storage", || storage(StorageOptions::default())),
+        subject("storage, small pieces from the disk", move || storage(small)),
+        subject("storage, threads", move || storage(threads)),
+        subject("storage, threads, small pieces from the disk", move || {
+            storage(StorageOptions { backend: StorageBackend::Threads, ..small })
+        }),
+        subject("faulty storage, refusing and late", move || {
+            Faulty::new(Arc::new(storage(small)), faults(300, 0, 300), 4).expect("a thread")
         }),
         subject("faulty cpu that does nothing wrong", move || {
             Faulty::new(Arc::new(cpu(1, 128)), faults(0, 0, 0), 0).expect("a thread")
@@ -160,7 +184,11 @@ fn faulty_subjects(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Subject>
 /// One copy with guarded buffers, checked when it is finished.
 struct Trial {
     source: Vec<u8>,
+    /// The source of a read: a block of something else, the bytes, and for every second one something behind them.
+    file: Option<(tempfile::NamedTempFile, Arc<StoredFile>)>,
     target: Mutex<Vec<u8>>,
+    /// Begin of the target in its vector.
+    begin: usize,
     size_bytes: usize,
     finished_count: AtomicUsize,
     /// Raised when the callback is dropped: that is, when nobody can call it any more.
@@ -172,11 +200,30 @@ fn pattern(size_bytes: usize, salt: usize) -> Vec<u8> {
 }
 
 impl Trial {
-    fn new(size_bytes: usize, salt: usize) -> (Arc<Trial>, Receiver<Result<CopyReport, CopyError>>) {
+    fn new(
+        engine: &dyn Engine,
+        size_bytes: usize,
+        salt: usize,
+    ) -> (Arc<Trial>, Receiver<Result<CopyReport, CopyError>>) {
         let (results, receiver) = channel();
+        let source = pattern(size_bytes + 2 * GUARD_BYTES, salt);
+        let mut target = vec![GUARD; size_bytes + 2 * GUARD_BYTES];
+        let (mut file, mut begin) = (None, GUARD_BYTES);
+        if engine.kind() == EngineKind::Storage {
+            let mut temporary = tempfile::NamedTempFile::new().expect("a temporary file");
+            temporary.write_all(&[0xee; BLOCK_BYTES]).expect("room");
+            temporary.write_all(&source[GUARD_BYTES..][..size_bytes]).expect("room");
+            temporary.write_all(&[0xee; 100][..salt % 2 * 100]).expect("room");
+            let stored = StoredFile::open(temporary.path()).expect("readable");
+            file = Some((temporary, Arc::new(stored)));
+            target = vec![GUARD; size_bytes + 4 * BLOCK_BYTES];
+            begin = GUARD_BYTES + target[GUARD_BYTES..].as_ptr().align_offset(BLOCK_BYTES);
+        }
         let trial = Trial {
-            source: pattern(size_bytes + 2 * GUARD_BYTES, salt),
-            target: Mutex::new(vec![GUARD; size_bytes + 2 * GUARD_BYTES]),
+            source,
+            file,
+            target: Mutex::new(target),
+            begin,
             size_bytes,
             finished_count: AtomicUsize::new(0),
             results: Mutex::new(results),
@@ -193,11 +240,18 @@ impl Trial {
             let _ = trial.results.lock().expect("not poisoned").send(result);
             then();
         };
+        if let Some((_, file)) = &self.file {
+            // SAFETY: as below; the vector has room for whole blocks.
+            return unsafe {
+                let target = target.add(self.begin);
+                RawRequest::read(file.clone(), BLOCK_BYTES as u64, target, self.size_bytes, done)
+            };
+        }
         // SAFETY: both vectors live in the trial, which `done` keeps; they are looked at after `done` only.
         unsafe {
             RawRequest::new(
                 self.source.as_ptr().add(GUARD_BYTES),
-                target.add(GUARD_BYTES),
+                target.add(self.begin),
                 self.size_bytes,
                 done,
             )
@@ -209,10 +263,12 @@ impl Trial {
         let (name, size) = (&subject.name, self.size_bytes);
         assert_eq!(self.finished_count.load(Ordering::Relaxed), 1, "{name}: {size} bytes: finished once");
         let target = self.target.lock().expect("not poisoned");
-        let inner = GUARD_BYTES..GUARD_BYTES + size;
+        let inner = self.begin..self.begin + size;
+        let source = &self.source[GUARD_BYTES..GUARD_BYTES + size];
+        let written_bytes = if self.file.is_some() { size.next_multiple_of(BLOCK_BYTES) } else { size };
         match result {
             Ok(report) => {
-                assert!(target[inner.clone()] == self.source[inner.clone()], "{name}: {size} bytes differ");
+                assert!(target[inner] == *source, "{name}: {size} bytes differ");
                 assert_eq!(report.bytes(), size as u64, "{name}: the report of {size} bytes");
             }
             Err(error) => {
@@ -220,7 +276,7 @@ impl Trial {
             }
         }
         assert!(self.source == pattern(size + 2 * GUARD_BYTES, salt), "{name}: the source was written");
-        let guards = target[..GUARD_BYTES].iter().chain(&target[inner.end..]);
+        let guards = target[..self.begin].iter().chain(&target[self.begin + written_bytes..]);
         assert!(guards.copied().all(|byte| byte == GUARD), "{name}: {size} bytes: written beside the target");
     }
 }
@@ -257,7 +313,7 @@ fn copies_every_size(subject: &Subject) -> EngineStats {
     let engine = (subject.make)();
     let sizes: Vec<usize> = SIZES.into_iter().filter(|&size| size <= subject.size_bytes_max).collect();
     for (salt, &size) in sizes.iter().enumerate() {
-        let (trial, results) = Trial::new(size, salt);
+        let (trial, results) = Trial::new(&*engine, size, salt);
         submit(&*engine, trial.copy(|| {}));
         trial.check(receive(&results, &subject.name), subject, salt);
     }
@@ -278,7 +334,7 @@ fn serves_many_threads(subject: &Subject) {
                 let salts = (0..COPIES).map(|copy| thread * COPIES + copy);
                 let trials: Vec<_> = salts
                     .map(|salt| {
-                        let (trial, results) = Trial::new(size_of(salt), salt);
+                        let (trial, results) = Trial::new(&**engine, size_of(salt), salt);
                         submit(&**engine, trial.copy(|| {}));
                         (salt, trial, results)
                     })
@@ -298,7 +354,7 @@ fn finishes_what_it_took_when_dropped(subject: &Subject) {
     let engine = (subject.make)();
     let trials: Vec<_> = (0..40)
         .map(|salt| {
-            let (trial, results) = Trial::new(1000 + salt, salt);
+            let (trial, results) = Trial::new(&*engine, 1000 + salt, salt);
             submit(&*engine, trial.copy(|| {}));
             (salt, trial, results)
         })
@@ -314,7 +370,7 @@ fn finishes_what_it_took_when_dropped(subject: &Subject) {
 fn survives_panicking_callbacks(subject: &Subject) {
     let engine = (subject.make)();
     for salt in 0..8 {
-        let (trial, results) = Trial::new(100, salt);
+        let (trial, results) = Trial::new(&*engine, 100, salt);
         let panics = salt % 2 == 0;
         submit(&*engine, trial.copy(move || assert!(!panics, "this panic belongs to the test")));
         trial.check(receive(&results, &subject.name), subject, salt);
@@ -323,8 +379,8 @@ fn survives_panicking_callbacks(subject: &Subject) {
 
 fn lets_callbacks_submit_and_drop_it(subject: &Subject) {
     let engine = (subject.make)();
-    let (second, second_results) = Trial::new(3000, 1);
-    let (first, first_results) = Trial::new(2000, 0);
+    let (second, second_results) = Trial::new(&*engine, 3000, 1);
+    let (first, first_results) = Trial::new(&*engine, 2000, 0);
     let copy = second.copy(|| {});
     let last_owner = engine.clone();
     submit(

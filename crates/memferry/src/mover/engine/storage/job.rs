@@ -102,10 +102,6 @@ impl Job {
         self.size_bytes
     }
 
-    pub(super) fn file(&self) -> &Arc<StoredFile> {
-        &self.file
-    }
-
     /// Whether a piece has failed, so that further ones are in vain.
     pub(super) fn has_failed(&self) -> bool {
         // ORDERING: Relaxed, no partner: a piece too many is read.

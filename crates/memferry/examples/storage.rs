@@ -1,0 +1,168 @@
+//! How fast this machine's disk is read: by the storage engine, and by plain loops.
+//!
+//! `cargo run -p memferry --example storage -- FILE [MIB]` reads a file of at least MIB MiB (default 1024) again and again
+//! and prints medians of five rounds. `--create` writes the file first. Nothing is read from the page cache except where
+//! it says so.
+
+use std::error::Error;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use memferry::memory::{Binding, Mapping};
+use memferry::mover::{StorageBackend, StorageEngine, StorageOptions};
+use memferry::storage::StoredFile;
+use memferry::{Machine, Mover};
+
+const MIB: u64 = 1 << 20;
+const ROUNDS: usize = 5;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let creates =
+        arguments.iter().position(|argument| argument == "--create").map(|at| arguments.remove(at)).is_some();
+    let path = arguments.first().ok_or("pass the path of a large file")?;
+    let size_bytes = arguments.get(1).map_or(Ok(1024), |text| text.parse::<u64>())? * MIB;
+    if creates {
+        create(path.as_ref(), size_bytes)?;
+    }
+    let file = Arc::new(StoredFile::open(path.as_ref())?);
+    if file.len() < size_bytes {
+        return Err(format!("{path} has {} bytes only; pass --create, or a smaller size", file.len()).into());
+    }
+    let machine = Arc::new(Machine::discover()?);
+    println!("direct reads: {}", file.is_direct());
+
+    let sequential =
+        |read_bytes: u64| (0..size_bytes / read_bytes).map(|read| read * read_bytes).collect::<Vec<_>>();
+    let shuffled = |read_bytes: u64| {
+        let mut offsets = sequential(read_bytes);
+        let mut state = 1_u64;
+        for index in (1..offsets.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            offsets.swap(index, (state >> 33) as usize % (index + 1));
+        }
+        offsets
+    };
+
+    let direct =
+        OpenOptions::new().read(true).custom_flags(0o40000).open(path).or_else(|_| File::open(path))?;
+    let mut buffer = Mapping::new(&machine, MIB as usize, Binding::Prefer(machine.nodes()[0].id))?;
+    for (order, offsets) in [("sequential", sequential(MIB)), ("random", shuffled(MIB))] {
+        report(&format!("pread, 1 MiB, {order}"), size_bytes, || {
+            offsets
+                .iter()
+                .try_for_each(|&offset| direct.read_exact_at(&mut buffer, offset))
+                .expect("readable");
+        });
+    }
+
+    for (backend, name) in [(StorageBackend::Auto, "engine"), (StorageBackend::Threads, "threads")] {
+        for piece_bytes in [128 << 10, 256 << 10, 512 << 10, 1 << 20] {
+            let options =
+                StorageOptions { backend, piece_bytes, page_cache: false, ..StorageOptions::default() };
+            let mover = mover(&machine, options)?;
+            for (order, offsets) in [("sequential", sequential(MIB)), ("random", shuffled(MIB))] {
+                report(
+                    &format!("{name}, pieces of {} KiB, 1 MiB, {order}", piece_bytes >> 10),
+                    size_bytes,
+                    || {
+                        read_all(&mover, &file, &offsets, MIB, 32);
+                    },
+                );
+            }
+        }
+    }
+
+    // What a read costs besides its bytes: the gap that is worth reading.
+    let mover_direct = mover(&machine, StorageOptions { page_cache: false, ..StorageOptions::default() })?;
+    for kib in [4, 16, 64, 128, 256, 512, 1024] {
+        let offsets: Vec<u64> = shuffled(MIB).into_iter().take(512).collect();
+        let read_bytes = kib << 10;
+        report(&format!("engine, {kib} KiB, random"), read_bytes * offsets.len() as u64, || {
+            read_all(&mover_direct, &file, &offsets, read_bytes, 32);
+        });
+    }
+
+    // The page cache.
+    let buffered = File::open(path)?;
+    let offsets = sequential(MIB);
+    offsets.iter().try_for_each(|&offset| buffered.read_exact_at(&mut buffer, offset))?;
+    report("page cache: pread, 1 MiB", size_bytes, || {
+        offsets.iter().try_for_each(|&offset| buffered.read_exact_at(&mut buffer, offset)).expect("readable");
+    });
+    for (backend, name) in [(StorageBackend::Auto, "engine"), (StorageBackend::Threads, "threads")] {
+        let mover = mover(&machine, StorageOptions { backend, ..StorageOptions::default() })?;
+        report(&format!("page cache: {name}, 1 MiB"), size_bytes, || {
+            read_all(&mover, &file, &offsets, MIB, 4)
+        });
+        let small: Vec<u64> = offsets.iter().copied().take(512).collect();
+        report(&format!("page cache: {name}, 16 KiB, one at a time"), 512 * (16 << 10), || {
+            read_all(&mover, &file, &small, 16 << 10, 1);
+        });
+    }
+
+    let before = cpu_time()?;
+    std::thread::sleep(Duration::from_secs(2));
+    println!("CPU time in two idle seconds: {:?}", cpu_time()? - before);
+    Ok(())
+}
+
+fn mover(machine: &Arc<Machine>, options: StorageOptions) -> Result<Mover, Box<dyn Error>> {
+    Ok(Mover::builder(machine.clone()).engine(Arc::new(StorageEngine::new(options)?)).build()?)
+}
+
+/// Reads at all offsets, `depth` reads in flight.
+fn read_all(mover: &Mover, file: &Arc<StoredFile>, offsets: &[u64], read_bytes: u64, depth: usize) {
+    let mut in_flight = std::collections::VecDeque::new();
+    for &offset in offsets {
+        if in_flight.len() == depth {
+            let read: memferry::mover::FileRead = in_flight.pop_front().expect("depth is positive");
+            read.wait().expect("readable");
+        }
+        in_flight.push_back(mover.read(file, offset..offset + read_bytes));
+    }
+    in_flight.into_iter().for_each(|read| drop(read.wait().expect("readable")));
+}
+
+fn report(what: &str, bytes: u64, mut body: impl FnMut()) {
+    let mut rounds: Vec<(Duration, Duration)> = (0..ROUNDS)
+        .map(|_| {
+            let (begin, cpu) = (Instant::now(), cpu_time().unwrap_or_default());
+            body();
+            (begin.elapsed(), cpu_time().unwrap_or_default() - cpu)
+        })
+        .collect();
+    rounds.sort();
+    let (time, cpu) = rounds[ROUNDS / 2];
+    let rate = bytes as f64 / time.as_secs_f64() / 1e6;
+    println!("{what:<50} {rate:>8.0} MB/s {time:>12.1?}, CPU {cpu:?}");
+}
+
+/// User and system time of this process.
+fn cpu_time() -> Result<Duration, Box<dyn Error>> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').ok_or("the format of proc(5)")?.1.split_whitespace().collect();
+    let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+    Ok(Duration::from_millis(10 * ticks))
+}
+
+fn create(path: &Path, size_bytes: u64) -> Result<(), Box<dyn Error>> {
+    let mut file = File::create(path)?;
+    let mut state = 1_u64;
+    for _ in 0..size_bytes / MIB {
+        let block: Vec<u8> = (0..MIB / 8)
+            .flat_map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state.to_le_bytes()
+            })
+            .collect();
+        file.write_all(&block)?;
+    }
+    file.sync_all()?;
+    Ok(())
+}
