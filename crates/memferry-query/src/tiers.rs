@@ -268,7 +268,6 @@ mod tests {
 
     #[test]
     fn pins_stop_at_the_share_and_come_back() {
-        let files = StoredFiles::new(cache.clone(), near, budget_bytes);
         let pins = Arc::new(Pins::new(100));
         let held = pins.try_pin(60).unwrap();
         assert!(pins.try_pin(41).is_none());

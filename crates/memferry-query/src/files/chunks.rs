@@ -84,17 +84,25 @@ impl Chunks {
             return vec![whole];
         };
         let locations = pages.page_locations();
-        let mut ranges = rows.scan_ranges(locations);
+        let mut pages = rows.scan_ranges(locations);
         // The dictionary lies before the first page.
         if let Some(first) = locations.first().map(|page| page.offset as u64)
             && first > whole.start
-            && !ranges.is_empty()
+            && !pages.is_empty()
         {
-            ranges.insert(0, whole.start..first);
+            pages.insert(0, whole.start..first);
         }
-        ranges
-            .retain(|range| whole.start <= range.start && range.start <= range.end && range.end <= whole.end);
-        ranges
+        pages.retain(|page| whole.start <= page.start && page.start <= page.end && page.end <= whole.end);
+        // The decoder requests pages one by one, or the chunk as a whole if all rows are selected: a run of pages is
+        // one read, which serves both.
+        let mut runs: Vec<Range<u64>> = vec![];
+        for page in pages {
+            match runs.last_mut() {
+                Some(run) if run.end == page.start => run.end = page.end,
+                _ => runs.push(page),
+            }
+        }
+        runs
     }
 }
 

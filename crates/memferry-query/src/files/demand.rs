@@ -27,6 +27,8 @@ pub struct Demand {
     first: Vec<usize>,
     late: Vec<usize>,
     predicate: Option<Arc<dyn PhysicalExpr>>,
+    /// Whether the scan prunes row groups by statistics, and pages by the page index.
+    prunes: (bool, bool),
     rows_max: Option<usize>,
     adapter: Arc<dyn PhysicalExprAdapterFactory>,
 }
@@ -47,9 +49,9 @@ impl Demand {
         projected.dedup();
         let predicate = source.filter();
         // Without pushdown the decoder reads all columns of a row group at once, and the filter runs above the scan.
-        let filters_while_decoding = source.table_parquet_options().global.pushdown_filters;
+        let options = &source.table_parquet_options().global;
         let first = match &predicate {
-            Some(predicate) if filters_while_decoding => {
+            Some(predicate) if options.pushdown_filters => {
                 let mut columns = file_columns(predicate, &file_schema)?;
                 columns.sort_unstable();
                 columns.dedup();
@@ -68,6 +70,7 @@ impl Demand {
             first,
             late,
             predicate,
+            prunes: (options.pruning, options.enable_page_index),
             rows_max: config.limit,
             adapter: config
                 .expr_adapter_factory
@@ -115,6 +118,14 @@ impl Demand {
     /// A predicate that does not fit the file.
     pub fn row_groups(&self, file: &PartitionedFile, metadata: &ParquetMetaData) -> Result<RowGroups> {
         prune::row_groups(self, file, metadata)
+    }
+
+    pub(super) fn prunes_row_groups(&self) -> bool {
+        self.prunes.0
+    }
+
+    pub(super) fn prunes_pages(&self) -> bool {
+        self.prunes.1
     }
 
     pub(super) fn partition_columns(&self) -> &[String] {

@@ -70,7 +70,7 @@ pub(super) fn row_groups(
         Some(predicate) if filter.remaining_row_group_count() > 0 => {
             let schema = physical_schema(demand, metadata)?;
             let predicate = adapt(demand, file, predicate, &schema)?;
-            prune(filter, &predicate, &schema, metadata, file)
+            prune(demand, filter, &predicate, &schema, metadata, file)
         }
         _ => filter.build(),
     };
@@ -108,6 +108,7 @@ fn adapt(
 }
 
 fn prune(
+    demand: &Demand,
     mut filter: RowGroupAccessPlanFilter,
     predicate: &Arc<dyn PhysicalExpr>,
     schema: &Schema,
@@ -120,11 +121,14 @@ fn prune(
     let uncounted = ExecutionPlanMetricsSet::new();
     let metrics = ParquetFileMetrics::new(0, file.object_meta.location.as_ref(), &uncounted);
     let builder = PruningPredicateBuilder::new().with_file_schema(Arc::new(schema.clone()));
-    if let Some(pruning) = builder.build(Arc::clone(predicate)) {
+    if demand.prunes_row_groups()
+        && let Some(pruning) = builder.build(Arc::clone(predicate))
+    {
         filter.prune_by_statistics(schema, descriptor, groups, &pruning, &metrics);
     }
     let plan = filter.build();
-    if metadata.column_index().is_none() || metadata.offset_index().is_none() {
+    let has_index = metadata.column_index().is_some() && metadata.offset_index().is_some();
+    if !has_index || !demand.prunes_pages() {
         return plan;
     }
     let pages = PagePruningAccessPlanFilter::new(predicate, Arc::new(schema.clone()));

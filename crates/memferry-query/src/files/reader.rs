@@ -147,8 +147,8 @@ impl FileReader {
         // DataFusion asks for the page index later, past `get_metadata` and its cache. With a filter it is used soon, and
         // mostly lies in the bytes that are read for the footer.
         let policy = match self.demand.predicate() {
-            Some(_) => PageIndexPolicy::Optional,
-            None => wanted.unwrap_or(PageIndexPolicy::Skip),
+            Some(_) if self.demand.prunes_pages() => PageIndexPolicy::Optional,
+            _ => wanted.unwrap_or(PageIndexPolicy::Skip),
         };
         let metadata = self.metadata.fetch(&self.file.object_meta, policy).await?;
         let chunks = Arc::new(Chunks::new(metadata, self.source.size_bytes())?);
