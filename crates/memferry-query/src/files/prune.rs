@@ -75,12 +75,22 @@ pub(super) fn row_groups(
         _ => filter.build(),
     };
     let read = plan.into_inner().into_iter().enumerate();
-    let groups = read.filter_map(|(index, access)| match access {
+    let read = read.filter_map(|(index, access)| match access {
         RowGroupAccess::Skip => None,
         RowGroupAccess::Scan => Some(RowGroup { index, rows: None }),
         RowGroupAccess::Selection(rows) => Some(RowGroup { index, rows: Some(rows) }),
     });
-    Ok(RowGroups { groups: groups.collect() })
+    let mut read: Vec<RowGroup> = read.collect();
+    // With a filter it is unknown how many row groups have that many rows that pass.
+    if let (Some(rows_max), None) = (demand.rows_max(), demand.predicate()) {
+        let mut rows = 0;
+        read.retain(|group| {
+            let is_needed = rows < rows_max as i64;
+            rows += groups[group.index].num_rows();
+            is_needed
+        });
+    }
+    Ok(RowGroups { groups: read })
 }
 
 /// Schema of the arrays that the file decodes to.
