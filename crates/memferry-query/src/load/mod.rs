@@ -13,6 +13,7 @@ mod readers;
 
 pub use batches::from_batches;
 pub use error::LoadError;
+pub(crate) use parquet::guarded;
 pub use parquet::{from_parquet, panics_become_errors};
 pub use plan::from_plan;
 pub use readers::{PartitionReader, PartitionedSource, from_readers};

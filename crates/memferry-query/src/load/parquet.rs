@@ -91,13 +91,13 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic on this thread would become a [`LoadError`]: a program's panic hook need not print it.
+/// Whether a panic on this thread would become an error of a load or scan: a program's panic hook need not print it.
 pub fn panics_become_errors() -> bool {
     GUARDED.get()
 }
 
 /// Runs the reader; a panic becomes an error, since damaged files can make it panic.
-fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+pub(crate) fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     GUARDED.set(true);
     // After a panic the state of `read` is not used again: every caller returns on an error.
     let result = panics::contain(read);

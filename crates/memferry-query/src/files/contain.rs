@@ -1,0 +1,130 @@
+//! Panics of the decoder become errors: damaged pages make it panic, and a query must not end the process.
+
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DataFusionError, Result, Statistics, internal_err};
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::statistics::StatisticsArgs;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
+use futures::Stream;
+
+use super::FileError;
+use crate::load::guarded;
+
+/// A scan whose panics are errors. It is transparent: properties, statistics and batches are those of the scan.
+#[derive(Debug)]
+pub(super) struct ContainExec {
+    scan: Arc<dyn ExecutionPlan>,
+    /// The files of the scan, for the error.
+    files: Arc<str>,
+}
+
+impl ContainExec {
+    pub(super) fn new(scan: Arc<dyn ExecutionPlan>, files: Arc<str>) -> Self {
+        Self { scan, files }
+    }
+}
+
+impl DisplayAs for ContainExec {
+    fn fmt_as(&self, _style: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ContainExec: a panic of the decoder is an error")
+    }
+}
+
+impl ExecutionPlan for ContainExec {
+    fn name(&self) -> &'static str {
+        "ContainExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.scan.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.scan]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match (children.pop(), children.is_empty()) {
+            (Some(scan), true) => Ok(Arc::new(Self { scan, files: Arc::clone(&self.files) })),
+            _ => internal_err!("ContainExec has one child"),
+        }
+    }
+
+    fn apply_expressions(
+        &self,
+        _visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        inputs: &[Arc<Statistics>],
+        _args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        Ok(Arc::clone(&inputs[0]))
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let scan = self.scan.execute(partition, context)?;
+        let schema = scan.schema();
+        Ok(Box::pin(Contained { scan: Some(scan), schema, files: Arc::clone(&self.files) }))
+    }
+}
+
+struct Contained {
+    /// `None` after a panic: its state may be inconsistent.
+    scan: Option<SendableRecordBatchStream>,
+    schema: SchemaRef,
+    files: Arc<str>,
+}
+
+impl Stream for Contained {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(scan) = &mut self.scan else { return Poll::Ready(None) };
+        match guarded(|| Ok(scan.as_mut().poll_next(context))) {
+            Ok(poll) => poll,
+            Err(_) => {
+                self.scan = None;
+                let error = FileError::Damaged { files: self.files.to_string() };
+                Poll::Ready(Some(Err(DataFusionError::External(Box::new(error)))))
+            }
+        }
+    }
+}
+
+impl RecordBatchStream for Contained {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}
+
+/// The result of `future`; `None` if it panics.
+pub(super) async fn contained<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| match guarded(|| Ok(future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Some),
+        Err(_) => Poll::Ready(None),
+    })
+    .await
+}
