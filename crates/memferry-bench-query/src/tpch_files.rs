@@ -1,4 +1,4 @@
-//! The eight tables of TPC-H as Parquet files, as tpchgen-cli writes them: Snappy, row groups of about 7 MiB.
+//! The eight tables of TPC-H as Parquet files with the compression and the row groups of tpchgen-cli 4.0.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,9 @@ use crate::tpch_tables::{TABLES, Table, check_scale};
 pub const TPCH_TABLES: [&str; 8] =
     ["lineitem", "orders", "partsupp", "part", "customer", "supplier", "nation", "region"];
 
-/// Size of a row group in a file. Source: tpchgen-cli, option `--parquet-row-group-bytes`.
-const ROW_GROUP_BYTES: usize = 7 << 20;
+/// Rows of a row group of each of [`TPCH_TABLES`]. Source: files of tpchgen-cli 4.0 at scale 3; its row groups have about
+/// 7 MiB before compression.
+const ROW_GROUP_ROWS: [usize; 8] = [114_628, 97_826, 51_063, 100_000, 40_909, 30_000, 25, 25];
 
 /// Directory of the files at `scale` below `directory`.
 pub fn tpch_directory(directory: &Path, scale: f64) -> PathBuf {
@@ -50,8 +51,9 @@ pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Resu
     let failure = Mutex::new(None);
     let work = || {
         // ORDERING: Relaxed, no partner: only uniqueness matters.
-        while let Some(table) = TABLES.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = write(table, scale, unfinished.path(), progress) {
+        let tables: Vec<_> = TABLES.iter().zip(ROW_GROUP_ROWS).collect();
+        while let Some((table, group_rows)) = tables.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = write(table, *group_rows, scale, unfinished.path(), progress) {
                 *failure.lock().unwrap_or_else(|lock| lock.into_inner()) = Some(error);
             }
         }
@@ -70,12 +72,18 @@ pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Resu
     }
 }
 
-fn write(table: &Table, scale: f64, directory: &Path, progress: &dyn Progress) -> Result<(), TpchError> {
+fn write(
+    table: &Table,
+    group_rows: usize,
+    scale: f64,
+    directory: &Path,
+    progress: &dyn Progress,
+) -> Result<(), TpchError> {
     let path = tpch_file(directory, table.name);
     let reader = (table.open)(scale, 1, 1);
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
-        .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
+        .set_max_row_group_row_count(Some(group_rows))
         .build();
     let file = File::create_new(&path).map_err(write_error(&path))?;
     let mut writer =
