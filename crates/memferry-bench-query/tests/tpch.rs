@@ -1,6 +1,7 @@
 //! TPC-H and the papers' query: tables as their generators make them, and answers that do not depend on the layout.
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +18,7 @@ use memferry_bench_query::{
     tpch, tpch_tables,
 };
 use memferry_query::load::Progress;
-use memferry_query::{Layout, TableData};
+use memferry_query::{Layout, SessionOptions, TableData, TieredTable, Tiers, files};
 use tpchgen::generators::LineItemGenerator;
 use tpchgen::q_and_a::answers_sf1;
 use tpchgen_arrow::LineItemArrow;
@@ -298,4 +299,72 @@ async fn published_answers_of_scale_1() {
     println!("{} resident at most", rss_peak_bytes());
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(rss_peak_bytes() < 5 << 30);
+}
+
+/// A directory for this process, removed when it is dropped.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("memferry-tpch-files-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // The system cleans its directory of temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The answers of the 22 queries over Parquet files with many row groups, by DataFusion's reader and by memferry's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_from_files_are_those_of_datafusion() {
+    let directory = Directory::new();
+    let machine = Arc::new(Machine::discover().unwrap());
+    let tiers = Tiers::builder(Arc::clone(&machine)).build().unwrap();
+    let writer = memferry_query::session(&SessionOptions { partitions: 1, ..SessionOptions::default() });
+    let mut tables = vec![];
+    for (name, data) in tpch_tables(0.01, &layout(1, 8192), &()).unwrap() {
+        let table = TieredTable::try_new(Arc::new(data), Arc::clone(&tiers)).unwrap();
+        writer.register_table(&name, Arc::new(table)).unwrap();
+        let path = directory.0.join(format!("{name}.parquet")).display().to_string();
+        let copy =
+            format!("COPY {name} TO '{path}' STORED AS PARQUET OPTIONS ('format.max_row_group_size' 4096)");
+        writer.sql(&copy).await.unwrap().collect().await.unwrap();
+        tables.push((name, path));
+    }
+    // The last one is a budget smaller than a row group.
+    let small = Tiers::builder(machine).budget_bytes(Some(64 << 10)).build().unwrap();
+    let ways = [(None, "true"), (Some(&tiers), "false"), (Some(&tiers), "true"), (Some(&small), "false")];
+    let mut contexts = vec![];
+    for (tiers, pushdown) in ways {
+        let options = SessionOptions { tiers: tiers.cloned(), ..SessionOptions::default() };
+        let context = memferry_query::session(&options);
+        let read_files = tiers.is_some();
+        for setting in [
+            format!("memferry.read_files = {read_files}"),
+            format!("datafusion.execution.parquet.pushdown_filters = {pushdown}"),
+            "datafusion.optimizer.repartition_file_min_size = 0".to_owned(),
+        ] {
+            context.sql(&format!("SET {setting}")).await.unwrap().collect().await.unwrap();
+        }
+        for (name, path) in &tables {
+            files::register(&context, name, path).await.unwrap();
+        }
+        contexts.push(context);
+    }
+    for number in 1..=22 {
+        let sql = tpch::query(number, 0.01);
+        let mut answers = vec![];
+        for context in &contexts {
+            answers.push(context.sql(&sql).await.unwrap().collect().await.unwrap());
+        }
+        for (way, answer) in answers.iter().enumerate().skip(1) {
+            answers_equal(&answers[0], answer)
+                .unwrap_or_else(|error| panic!("query {number}, way {way}: {error}"));
+        }
+    }
 }

@@ -28,6 +28,7 @@
 #![deny(unsafe_code)]
 
 mod data;
+pub mod files;
 pub mod load;
 #[allow(unsafe_code)]
 mod near;

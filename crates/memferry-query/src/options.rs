@@ -88,6 +88,18 @@ extensions_options! {
 
         /// Use the filters that joins and TopK find while the query runs.
         pub dynamic_filters: bool, default = true
+
+        /// Read Parquet files by memferry's reader instead of DataFusion's.
+        pub read_files: bool, default = true
+
+        /// Read ahead of the decoder what the plan needs next of a file.
+        pub read_ahead: bool, default = true
+
+        /// Bytes that a partition of a scan reads ahead of its decoder.
+        pub read_ahead_bytes: usize, default = 32 << 20
+
+        /// How long a request to an object store may take, in milliseconds.
+        pub store_timeout_ms: u64, default = 30_000
     }
 }
 

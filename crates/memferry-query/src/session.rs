@@ -1,9 +1,14 @@
 //! A DataFusion session with memferry's settings.
 
+use std::sync::Arc;
+
 use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
+use crate::files::ReadFiles;
 use crate::options::{MemferryOptions, Prefetch};
+use crate::tiers::Tiers;
 
 /// Options of a session.
 #[derive(Debug, Clone)]
@@ -14,13 +19,15 @@ pub struct SessionOptions {
     pub partitions: usize,
     /// Rows of a batch.
     pub batch_rows: usize,
+    /// Near memory that keeps what scans read of local files; without it each query reads its files.
+    pub tiers: Option<Arc<Tiers>>,
 }
 
 impl Default for SessionOptions {
     /// `auto`, a partition for each CPU that this process may use, batches of 8192 rows (DataFusion's default).
     fn default() -> Self {
         let partitions = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { prefetch: Prefetch::Auto, partitions, batch_rows: 8192 }
+        Self { prefetch: Prefetch::Auto, partitions, batch_rows: 8192, tiers: None }
     }
 }
 
@@ -32,7 +39,16 @@ pub fn session(options: &SessionOptions) -> SessionContext {
         .with_batch_size(options.batch_rows)
         .with_information_schema(true)
         .with_option_extension(memferry);
-    SessionContext::new_with_state(
-        SessionStateBuilder::new().with_default_features().with_config(config).build(),
-    )
+    let runtime = RuntimeEnvBuilder::new()
+        // A cached list of files would hide files that were added, replaced or removed since.
+        .with_object_list_cache_limit(0)
+        .build_arc()
+        .expect("neither a disk nor a memory limit is set up, which could fail");
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_runtime_env(Arc::clone(&runtime))
+        .with_physical_optimizer_rule(Arc::new(ReadFiles::new(runtime, options.tiers.clone())))
+        .build();
+    SessionContext::new_with_state(state)
 }

@@ -8,6 +8,8 @@ use memferry::mover::{Engine, EngineKind, Mover, MoverError};
 use memferry::topology::{Machine, NodeId, TopologyError};
 use thiserror::Error;
 
+use crate::files::StoredFiles;
+
 /// Share of the near budget that unfiltered output of scans may pin, in percent.
 ///
 /// A consumer may hold such slices indefinitely (a sort, the build side of a join). The cache cannot evict them meanwhile.
@@ -28,6 +30,7 @@ pub struct Tiers {
     /// The machine with the devices that copy here, for the cost model.
     planned: Machine,
     pins: Arc<Pins>,
+    files: StoredFiles,
 }
 
 impl Tiers {
@@ -86,6 +89,11 @@ impl Tiers {
     /// The machine with the devices that copy in place of its own.
     pub(crate) fn planned(&self) -> &Machine {
         &self.planned
+    }
+
+    /// Files of this machine whose ranges have near copies.
+    pub(crate) fn files(&self) -> &StoredFiles {
+        &self.files
     }
 
     pub(crate) fn pins(&self) -> &Arc<Pins> {
@@ -181,6 +189,7 @@ impl TiersBuilder {
             .placement(move |_, _| Some(near))
             .build()?;
         let near_is_faster = faster.contains(&near);
+        let files = StoredFiles::new(cache.clone(), near, budget_bytes);
         let pins = Arc::new(Pins::new(budget_bytes * PIN_SHARE_PERCENT / 100));
         Ok(Arc::new(Tiers {
             machine: self.machine,
@@ -193,6 +202,7 @@ impl TiersBuilder {
             budget_was_given: self.budget_bytes.is_some(),
             planned,
             pins,
+            files,
         }))
     }
 }
@@ -258,6 +268,7 @@ mod tests {
 
     #[test]
     fn pins_stop_at_the_share_and_come_back() {
+        let files = StoredFiles::new(cache.clone(), near, budget_bytes);
         let pins = Arc::new(Pins::new(100));
         let held = pins.try_pin(60).unwrap();
         assert!(pins.try_pin(41).is_none());

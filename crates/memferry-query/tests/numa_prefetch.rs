@@ -55,7 +55,7 @@ fn tiers(machine: &Arc<Machine>, home: NodeId, dsa: Dsa) -> Arc<Tiers> {
 }
 
 fn options(prefetch: Prefetch) -> SessionOptions {
-    SessionOptions { prefetch, partitions: PARTITIONS, batch_rows: 1024 }
+    SessionOptions { prefetch, partitions: PARTITIONS, batch_rows: 1024, ..SessionOptions::default() }
 }
 
 /// The scan waits for its copies, so that rows do come from them.

@@ -50,6 +50,7 @@ mod moment;
 pub mod mover;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 mod route;
+pub mod storage;
 mod sync;
 pub mod topology;
 

@@ -89,7 +89,7 @@ impl VirtualDevice {
 
     fn finish(&self, completed: Vec<(RawRequest, Completion)>) {
         for (copy, completion) in completed {
-            let report = CopyReport { cpu_bytes: 0, dsa_bytes: copy.size_bytes() as u64 };
+            let report = CopyReport { cpu_bytes: 0, dsa_bytes: copy.size_bytes() as u64, file_bytes: 0 };
             copy.finish(match completion.status {
                 Status::Success => Ok(report),
                 status => Err(CopyError::Device { status: status.code() }),

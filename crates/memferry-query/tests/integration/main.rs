@@ -2,6 +2,8 @@
 
 #[path = "../dsa_support/mod.rs"]
 mod dsa_support;
+mod files;
 mod prefetch;
 mod rates_support;
+mod store_support;
 mod tables;

@@ -117,7 +117,7 @@ fn tiers(machine: &Arc<Machine>, dsa: Dsa) -> Arc<Tiers> {
 }
 
 fn options(prefetch: Prefetch) -> SessionOptions {
-    SessionOptions { prefetch, partitions: PARTITIONS, batch_rows: 256 }
+    SessionOptions { prefetch, partitions: PARTITIONS, batch_rows: 256, ..SessionOptions::default() }
 }
 
 fn tiered(prefetch: Prefetch, data: &Arc<TableData>, tiers: &Arc<Tiers>) -> SessionContext {

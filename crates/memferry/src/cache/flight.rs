@@ -9,7 +9,7 @@ use super::index::{self, Index};
 use super::slot::{Outcome, Slot};
 use super::stats::Counters;
 use crate::memory::Block;
-use crate::mover::{CopyError, CopyReport, Epoch, RawRequest};
+use crate::mover::{CopyError, CopyReport, Epoch, FileSource, RawRequest};
 use crate::sync::Arc;
 
 /// The only flight of a slot.
@@ -32,7 +32,7 @@ pub(super) enum CopyCompletion {
     /// All bytes are in the block.
     Copied(CopyReport),
     /// The copy failed, and nothing writes the block any more.
-    Failed,
+    Failed(CopyError),
     /// The copy failed, and a device may still read the source and write the block: both are leaked.
     Lost,
 }
@@ -42,7 +42,7 @@ impl From<Result<CopyReport, CopyError>> for CopyCompletion {
         match result {
             Ok(report) => CopyCompletion::Copied(report),
             Err(error) if error.buffers_are_lost() => CopyCompletion::Lost,
-            Err(_) => CopyCompletion::Failed,
+            Err(error) => CopyCompletion::Failed(error),
         }
     }
 }
@@ -60,6 +60,26 @@ impl Flight<Block> {
         // as large as the range, and read by nobody before `complete`. Lost buffers, and those of a callback that is dropped
         // uncalled, are leaked. A pool's block overlaps nothing that anybody else owns.
         unsafe { RawRequest::new(source, target, size_bytes, move |result| self.complete(result.into())) }
+    }
+}
+
+impl Flight<Block> {
+    /// The read of a file that fills `block` and completes this flight.
+    #[allow(unsafe_code)]
+    pub(super) fn read_into(mut self, block: Block) -> RawRequest {
+        let slot = self.slot();
+        let size_bytes = slot.range.len();
+        let (Some(file), Some(demand)) = (slot.source.file(), &slot.demand) else {
+            unreachable!("a slot of a file has a demand")
+        };
+        let source = FileSource::on_demand(file.clone(), slot.range.start as u64, demand.clone());
+        assert_eq!(block.len(), size_bytes, "a pool returns the requested size");
+        let target = self.set_block(block).as_mut_ptr();
+        // SAFETY: as for a copy: the callback owns this flight, and that the block, which nobody reads before `complete`.
+        // Lost buffers, and those of a callback that is dropped uncalled, are leaked. A block has whole pages of its own.
+        unsafe {
+            RawRequest::read_on_demand(source, target, size_bytes, move |result| self.complete(result.into()))
+        }
     }
 }
 
@@ -98,25 +118,33 @@ impl<B> Flight<B> {
                 self.counters.arrived.add(1);
                 self.finish(Outcome::Near(block, report));
             }
-            (CopyCompletion::Lost, Some(block)) => self.fail_with_leak(block),
-            (_, block) => {
+            (CopyCompletion::Failed(error), block) => {
                 // Frees the block before waiters wake: they may need it.
                 drop(block);
-                self.fail();
+                self.fail(error);
             }
+            (CopyCompletion::Lost, Some(block)) => self.fail_with_leak(block),
+            (_, None) => self.fail(CopyError::Abandoned),
         }
     }
 
-    fn fail(&mut self) {
+    fn fail(&mut self, error: CopyError) {
         self.counters.failed.add(1);
-        self.finish(Outcome::Source(Why::Failed));
+        let source = self.slot().source.clone();
+        let Some(file) = source.file() else { return self.finish(Outcome::Source(Why::Failed)) };
+        self.finish(Outcome::Unread(error));
+        // Entries of another version of the file: those of other nodes are removed with the next read.
+        if file.check_descriptor().is_err() {
+            let removed = self.index.remove_overlapping(&source, &(0..usize::MAX));
+            self.counters.invalidated.add(removed.ranges.len());
+        }
     }
 
     /// Leaks the memory that a lost device may still read and write.
     fn fail_with_leak(&mut self, block: B) {
         std::mem::forget(block);
         std::mem::forget(self.slot().source.clone());
-        self.fail();
+        self.fail(CopyError::DeviceLost);
     }
 
     /// Stores the outcome and wakes waiters. Waiters rely on the order: a slot without near copy has left the index before
@@ -129,7 +157,7 @@ impl<B> Flight<B> {
         let Some(slot) = self.slot.take() else { return };
         let mut arrived = None;
         match outcome {
-            Outcome::Source(_) => self.index.remove(&slot),
+            Outcome::Source(_) | Outcome::Unread(_) => self.index.remove(&slot),
             Outcome::Near(..) if slot.source.has_several_nodes() => {
                 arrived = Some(index::key(&slot.source, &slot.range));
             }
@@ -150,7 +178,7 @@ impl<B> Drop for Flight<B> {
         if self.slot.is_some() {
             match self.block.take() {
                 Some(block) => self.fail_with_leak(block),
-                None => self.finish(Outcome::Source(Why::Failed)),
+                None => self.fail(CopyError::Abandoned),
             }
         }
     }

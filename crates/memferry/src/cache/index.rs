@@ -30,6 +30,10 @@ use crate::sync::{Arc, Mutex, MutexGuard, lock, try_lock};
 /// costs some 3 us.
 const HIDDEN_AHEAD: usize = 15;
 
+/// Number of slots before a range that are looked at for one that has all of it. Readers ask for columns of row groups, which
+/// a coalesced read ahead has; more than a few overlapping slots are rare. A miss only reads bytes again.
+const EARLIER_MAX: usize = 8;
+
 /// The slots of one node; each is in flight or near.
 ///
 /// `inner` is the lock of everything else. A forked child starts with an empty index: it never frees the parent's slots,
@@ -158,6 +162,31 @@ impl<B> Index<B> {
         let slot = Arc::new(make());
         let place = inner.sieve.insert(slot.clone());
         inner.by_key.insert(key(source, range), place);
+        Found::New(slot)
+    }
+
+    /// A slot of a file that has all of `range`, ready or in flight; marks a hit and joins its readers.
+    pub(super) fn join(&self, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
+        self.lock().join(source, range)
+    }
+
+    /// Like [`join`](Index::join); on a miss inserts the slot that `make` returns for exactly this range.
+    pub(super) fn join_or_insert(
+        &self,
+        source: &Source<B>,
+        range: &Range<usize>,
+        make: impl FnOnce() -> Slot<B>,
+    ) -> Found<B> {
+        let mut inner = self.lock();
+        if let Some(slot) = inner.join(source, range) {
+            return Found::Known(slot);
+        }
+        let slot = Arc::new(make());
+        let place = inner.sieve.insert(slot.clone());
+        // A slot of this range whose read was cancelled; its flight still holds it.
+        let cancelled = inner.by_key.insert(key(source, range), place).map(|place| inner.sieve.remove(place));
+        drop(inner);
+        drop(cancelled);
         Found::New(slot)
     }
 
@@ -375,6 +404,21 @@ impl<B> Inner<B> {
             self.by_key.get(&key(source, &chunk))
         });
         place.map(|&place| self.sieve.get(place))
+    }
+
+    /// See [`Index::join`]. Looks at the slot of exactly this range, then at up to [`EARLIER_MAX`] slots that begin before.
+    fn join(&self, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
+        let exact = self.by_key.get_key_value(&key(source, range));
+        let from_start = (source.id, 0, 0)..=(source.id, range.start, usize::MAX);
+        let earlier =
+            self.by_key.range(from_start).rev().take(EARLIER_MAX).filter(|(key, _)| key.2 >= range.end);
+        exact.into_iter().chain(earlier).find_map(|(_, &place)| {
+            let slot = self.sieve.get(place);
+            slot.join().then(|| {
+                slot.touch();
+                slot.clone()
+            })
+        })
     }
 
     fn take(&mut self, place: usize) -> Arc<Slot<B>> {

@@ -19,11 +19,12 @@ use super::readers::{Readers, Record};
 use super::region::{RegionOwner, Source};
 use super::slot::{Outcome, Slot};
 use super::stats::Counters;
-use crate::mover::CopyReport;
+use crate::mover::{CopyError, CopyReport};
 use crate::sync::{Arc, Latch, Place};
 
 const CONTENT: u8 = 0xA5;
-const ARRIVED: CopyCompletion = CopyCompletion::Copied(CopyReport { cpu_bytes: 1, dsa_bytes: 0 });
+const ARRIVED: CopyCompletion =
+    CopyCompletion::Copied(CopyReport { cpu_bytes: 1, dsa_bytes: 0, file_bytes: 0 });
 
 /// A near block of one byte. Loom fails a model that reads it while it is written.
 struct Probe {
@@ -239,7 +240,7 @@ fn failed_operation() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = world.engine(flight.unwrap(), CopyCompletion::Failed);
+        let engine = world.engine(flight.unwrap(), CopyCompletion::Failed(CopyError::Injected));
         slot.wait();
         assert!(matches!(slot.outcome(), Some(Outcome::Source(Why::Failed))));
         assert_eq!(read(&slot), CONTENT);
@@ -343,7 +344,7 @@ fn invalidation_against_completion() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = world.engine(flight.unwrap(), CopyCompletion::Failed);
+        let engine = world.engine(flight.unwrap(), CopyCompletion::Failed(CopyError::Injected));
         source.bump();
         drop(world.index.remove_overlapping(&source, &(0..1)));
         let again = world.access_at_once(&source, ARRIVED);

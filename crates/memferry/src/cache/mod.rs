@@ -66,6 +66,7 @@ mod shared;
 mod sieve;
 mod slot;
 mod stats;
+mod stored;
 mod view;
 
 #[cfg(all(test, memferry_loom))]
@@ -88,9 +89,12 @@ pub use mutable::{CacheMut, Snapshot};
 pub use policy::{Request, nearest_faster};
 pub use region::{Region, RegionOwner};
 pub use stats::{CacheStats, NodeUsage};
+pub use stored::{Reading, StoredRegion};
 pub use view::View;
 
 use crate::mover::Mover;
+pub use crate::mover::ReadError;
+use crate::storage::StoredFile;
 use crate::topology::{Machine, NodeId};
 
 /// A cache: near copies of registered memory. Clones share it.
@@ -236,6 +240,48 @@ impl Cache {
         };
         shared.count_hit(&slot);
         Ok(Some(Entry::new(slot, range, false).with_interim(interim)))
+    }
+
+    /// Registers a file. Its bytes are read by [`read`](Cache::read) only.
+    pub fn register_file(&self, file: Arc<StoredFile>) -> StoredRegion {
+        let source = Source::of_file(file.clone(), self.shared.nodes.len());
+        StoredRegion::new(Region::new(source, Arc::downgrade(&self.shared)), file)
+    }
+
+    /// Reads `range` (bytes of the file) to near memory, or finds a copy that is ready or in flight.
+    ///
+    /// Whole blocks of the file are read and kept, so a read may serve others around it. A copy that has all of the range is
+    /// found, also one on another node unless the access names a node. If the placement policy names no node, the bytes go
+    /// to the first node with a budget.
+    ///
+    /// Never blocks: a reading that finds no room is [ready](Reading) with an error, and a failed one leaves no entry.
+    /// Cost: one lock and a few lookups; on a miss also a block and a submission.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// use memferry::storage::StoredFile;
+    /// use memferry::{Access, Cache, Machine, Mover};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let path = std::env::current_exe()?;
+    /// let machine = Arc::new(Machine::discover()?);
+    /// let node = machine.nodes()[0].id;
+    /// let cache = Cache::builder(Mover::builder(machine).build()?).budget(node, 64 << 20).build()?;
+    /// let file = cache.register_file(Arc::new(StoredFile::open(&path)?));
+    /// let reading = cache.read(&file, 1..4, Access::default())?;
+    /// assert_eq!(reading.wait()?.as_slice(), b"ELF");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`AccessError`], as for [`access`](Cache::access). Errors of the read itself are those of the [`Reading`].
+    pub fn read(
+        &self,
+        region: &StoredRegion,
+        range: Range<u64>,
+        access: Access,
+    ) -> Result<Reading, AccessError> {
+        self.shared.read(region, range, &access)
     }
 
     /// The number of bytes of a region that are near or in flight on a node, for planning. Not counted as an access.

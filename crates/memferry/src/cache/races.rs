@@ -39,7 +39,7 @@ impl Engine for Here {
     fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
         // SAFETY: the buffers of a submitted copy belong to the engine until it is finished.
         unsafe { std::ptr::copy_nonoverlapping(copy.source(), copy.target(), copy.size_bytes()) };
-        let report = CopyReport { cpu_bytes: copy.size_bytes() as u64, dsa_bytes: 0 };
+        let report = CopyReport { cpu_bytes: copy.size_bytes() as u64, dsa_bytes: 0, file_bytes: 0 };
         copy.finish(Ok(report));
         Ok(())
     }

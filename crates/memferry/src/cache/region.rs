@@ -19,6 +19,7 @@ use super::Shared;
 use super::directory::{Chunks, Directory};
 use crate::memory::{Block, Mapping};
 use crate::mover::{Epochs, Operation};
+use crate::storage::StoredFile;
 use crate::topology::NodeId;
 
 /// An owner of bytes at a fixed address.
@@ -125,6 +126,11 @@ impl Region {
         &self.handle.source
     }
 
+    /// The cache that registered it, while it lives.
+    pub(super) fn cache(&self) -> Option<Arc<Shared>> {
+        self.handle.cache.upgrade()
+    }
+
     /// Whether `cache` registered it.
     #[inline]
     pub(super) fn is_of(&self, cache: &Arc<Shared>) -> bool {
@@ -174,7 +180,14 @@ pub(super) struct Source<B> {
     pub(super) flights: Epochs,
     /// Raised by `invalidate` before it removes entries.
     generation: AtomicU64,
-    owner: Arc<dyn RegionOwner>,
+    origin: Origin,
+}
+
+/// What the bytes of a region come from.
+enum Origin {
+    Memory(Arc<dyn RegionOwner>),
+    /// Only [`StoredRegion`](super::StoredRegion) has such a region, and hands out ready copies only.
+    File(Arc<StoredFile>),
 }
 
 impl<B> Source<B> {
@@ -185,13 +198,23 @@ impl<B> Source<B> {
         chunk_bytes: usize,
         nodes_count: usize,
     ) -> Source<B> {
+        let chunks = Chunks::new(owner.bytes().len(), chunk_bytes);
+        Source::of(Origin::Memory(owner), home, chunks, nodes_count)
+    }
+
+    /// A file as a source. It is one chunk.
+    pub(super) fn of_file(file: Arc<StoredFile>, nodes_count: usize) -> Source<B> {
+        let size_bytes = usize::try_from(file.len()).unwrap_or(usize::MAX);
+        Source::of(Origin::File(file), None, Chunks::new(size_bytes, 0), nodes_count)
+    }
+
+    fn of(origin: Origin, home: Option<NodeId>, chunks: Chunks, nodes_count: usize) -> Source<B> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // ORDERING: Relaxed, no partner: only uniqueness matters.
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let chunks = Chunks::new(owner.bytes().len(), chunk_bytes);
         let directories = (0..nodes_count).map(|_| Directory::new(chunks)).collect();
         let (flights, generation) = (Epochs::default(), AtomicU64::new(0));
-        Source { id, home, chunks, directories, flights, generation, owner }
+        Source { id, home, chunks, directories, flights, generation, origin }
     }
 
     /// The directory of the cache's node at `position`.
@@ -205,13 +228,25 @@ impl<B> Source<B> {
         self.directories.len() > 1
     }
 
+    /// The bytes in memory: none of a file.
     pub(super) fn bytes(&self) -> &[u8] {
-        self.owner.bytes()
+        match &self.origin {
+            Origin::Memory(owner) => owner.bytes(),
+            Origin::File(_) => &[],
+        }
+    }
+
+    /// The file of a source that is not in memory.
+    pub(super) fn file(&self) -> Option<&Arc<StoredFile>> {
+        match &self.origin {
+            Origin::Memory(_) => None,
+            Origin::File(file) => Some(file),
+        }
     }
 
     /// The bytes in `range`, whose bounds the access has checked.
     pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
-        &self.owner.bytes()[range]
+        if range.is_empty() { &[] } else { &self.bytes()[range] }
     }
 
     pub(super) fn generation(&self) -> u64 {

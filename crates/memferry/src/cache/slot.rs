@@ -20,7 +20,7 @@ use std::task::Waker;
 
 use super::entry::Why;
 use super::region::Source;
-use crate::mover::CopyReport;
+use crate::mover::{CopyError, CopyReport, Demand};
 use crate::sync::{self, Latch, Place};
 
 /// Shared by the index, entries and the flight; `B` is the near memory.
@@ -33,6 +33,8 @@ pub(super) struct Slot<B> {
     pub(super) range: Range<usize>,
     /// The region's generation at the creation of the slot.
     pub(super) generation: u64,
+    /// The demand for a read of a file; `None` for copies of memory.
+    pub(super) demand: Option<Arc<Demand>>,
     outcome: OnceLock<Outcome<B>>,
     is_complete: sync::Arc<Latch>,
     /// Hit since SIEVE's hand last passed. Any reader sets it, the hand resets it under the index' lock. An atomic of std,
@@ -45,6 +47,8 @@ pub(super) enum Outcome<B> {
     /// The ready copy, and the report of its engines.
     Near(B, CopyReport),
     Source(Why),
+    /// The read of a file failed.
+    Unread(CopyError),
 }
 
 impl<B> Slot<B> {
@@ -54,6 +58,7 @@ impl<B> Slot<B> {
             source: source.clone(),
             range,
             generation: source.generation(),
+            demand: source.file().map(|_| Arc::new(Demand::one())),
             outcome: OnceLock::new(),
             is_complete: sync::Arc::new(Latch::new()),
             visited: AtomicBool::new(false),
@@ -130,6 +135,18 @@ impl<B> Slot<B> {
     pub(super) fn is_visited(&self) -> bool {
         // ORDERING: Relaxed: see `touch`.
         self.visited.load(Ordering::Relaxed)
+    }
+
+    /// Adds a reader. Returns false if the read of the slot was cancelled.
+    pub(super) fn join(&self) -> bool {
+        self.demand.as_ref().is_none_or(|demand| demand.join())
+    }
+
+    /// Removes a reader that was added.
+    pub(super) fn leave_demand(&self) {
+        if let Some(demand) = &self.demand {
+            demand.leave();
+        }
     }
 
     /// Sleeps until it is complete.

@@ -77,6 +77,8 @@ mod syscall;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod weights;
 
+pub(crate) use syscall::page_bytes;
+
 pub use binding::Binding;
 pub use error::{MemoryError, PoolError};
 pub use mapping::{HugePages, Mapping, MappingOptions};

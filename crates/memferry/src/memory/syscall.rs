@@ -29,7 +29,7 @@ const MPOL_F_MEMS_ALLOWED: c_int = 1 << 2;
 const MPOL_MODE_FLAGS: c_int = 7 << 13;
 
 /// Size of a page.
-pub(super) fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
     *PAGE_BYTES.get_or_init(|| {
         // SAFETY: sysconf has no preconditions.

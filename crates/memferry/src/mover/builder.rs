@@ -39,6 +39,8 @@ impl MoverBuilder {
     ///
     /// The own CPU engines get only what the added engines refuse, and take no part in split copies. To let cores take
     /// part, add a [`CpuEngine`](super::CpuEngine) as well.
+    ///
+    /// An engine of kind [`Storage`](super::EngineKind::Storage) gets the reads of files and nothing else.
     pub fn engine(mut self, engine: Arc<dyn Engine>) -> MoverBuilder {
         self.engines.push(engine);
         self

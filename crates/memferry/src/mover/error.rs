@@ -1,9 +1,13 @@
 //! Errors of copies, of other operations, and of building a mover.
 
+use std::ops::Range;
+use std::path::PathBuf;
+
 use memferry_dsa::Invalid;
 use memferry_dsa::system::SystemError;
 
-use crate::topology::TopologyError;
+use crate::storage::{StorageError, StoredFile};
+use crate::topology::{NodeId, TopologyError};
 
 /// The error of a copy or another operation. The content of the target is undefined then; the source is unchanged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +55,21 @@ pub enum CopyError {
     /// The engine dropped the copy without executing it, or a panic interrupted it.
     #[error("the engine abandoned the copy; retry it")]
     Abandoned,
+    /// The disk or the file system failed the read of a file.
+    #[error("the file cannot be read: {}; check the disk (dmesg) and repeat the read", crate::storage::system(*errno))]
+    Read {
+        /// The error number of the system.
+        errno: i32,
+    },
+    /// The file ended before the last requested byte.
+    #[error("the file ended before the last requested byte: it was truncated; open it again")]
+    FileEnded,
+    /// The file was changed since it was opened.
+    #[error("the file was changed since it was opened; open it again")]
+    FileChanged,
+    /// Nobody wanted the bytes any more when the read was about to start.
+    #[error("the read was cancelled before it started, because nobody waited for it; start it again")]
+    Cancelled,
     /// An engine of a test injected a failure.
     #[error("the copy failed because a fault was injected; retry it")]
     Injected,
@@ -61,6 +80,53 @@ impl CopyError {
     /// then.
     pub fn buffers_are_lost(&self) -> bool {
         matches!(self, CopyError::DeviceLost | CopyError::Forked)
+    }
+}
+
+/// The error of a read of a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file changed, ended early, or cannot be read.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The cache has no room for the range: it exceeds the budget of the node, or all of the budget is in use. Nothing
+    /// was read.
+    #[error(
+        "the cache has no room on node {node} for {size_bytes} bytes of {}; read them with Mover::read, drop entries, or raise the budget",
+        path.display()
+    )]
+    NoRoom {
+        /// The path of the file.
+        path: PathBuf,
+        /// The node.
+        node: NodeId,
+        /// The size of the range in whole blocks.
+        size_bytes: usize,
+    },
+    /// The engine did not finish the read.
+    #[error("cannot read {}: {error}", path.display())]
+    Engine {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason.
+        error: CopyError,
+    },
+}
+
+impl ReadError {
+    /// The error of a read of `range` that an engine finished with `error`.
+    pub(crate) fn of(file: &StoredFile, range: &Range<u64>, error: CopyError) -> ReadError {
+        let (path, range) = (file.path().to_owned(), range.clone());
+        ReadError::Storage(match error {
+            CopyError::Read { errno } => StorageError::Read { path, range, errno },
+            CopyError::FileEnded => match file.check_descriptor() {
+                Err(changed) => changed,
+                Ok(()) => StorageError::Ended { path, range },
+            },
+            CopyError::FileChanged if let Some(changed) = file.known_change() => changed,
+            error => return ReadError::Engine { path, error },
+        })
     }
 }
 
@@ -83,6 +149,14 @@ pub enum MoverError {
     /// The files of the driver are unreadable or inconsistent.
     #[error(transparent)]
     System(#[from] SystemError),
+    /// A storage engine with a piece size of zero or of no whole number of blocks.
+    #[error(
+        "pieces of {piece_bytes} bytes cannot be read past the page cache; pass a positive multiple of 4096"
+    )]
+    PieceBytes {
+        /// The size.
+        piece_bytes: usize,
+    },
     /// A queue of length 0.
     #[error("an engine or pipeline needs room for at least one copy; pass 1 or more")]
     NoQueue,

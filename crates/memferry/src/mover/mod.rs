@@ -70,6 +70,8 @@ mod batch;
 mod builder;
 pub(crate) mod engine;
 mod error;
+#[allow(unsafe_code)]
+mod file_read;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod guidelines;
 #[cfg(all(test, memferry_loom))]
@@ -85,21 +87,27 @@ mod scope;
 mod stats;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use memferry_dsa::{Outcome as Yields, Request};
 
 use crate::moment::Moment;
+use crate::storage::StoredFile;
 use crate::topology::{Machine, NodeId};
-pub(crate) use request::{Epoch, Epochs};
+pub(crate) use request::{Demand, Epoch, Epochs, FileSource};
 use schedule::Scheduler;
 
 pub use crate::copy_method::{CopyMethod, CopyMethods};
 pub use crate::route::{EngineKind, Route};
 pub use batch::Batch;
 pub use builder::MoverBuilder;
-pub use engine::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Refusal, Rejected};
-pub use error::{CopyError, MoverError};
+pub use engine::{
+    CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Refusal, Rejected, StorageBackend, StorageEngine,
+    StorageOptions,
+};
+pub use error::{CopyError, MoverError, ReadError};
+pub use file_read::{FileBytes, FileRead};
 pub use guidelines::{Consumer, Guidelines, Move};
 pub use ordered::Ordered;
 pub use request::{CopyOptions, CopyReport, Operation, OperationError, RawRequest, Transfer};
@@ -213,6 +221,30 @@ impl Mover {
         scope::run(self, body)
     }
 
+    /// Reads `range` of `file` into memory of its own, outside of every budget.
+    ///
+    /// For bytes that are read once; [`Cache::read`](crate::Cache::read) keeps them. The engine is the storage engine that
+    /// was added to the builder, otherwise one of the mover's own, which starts with the first read.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use memferry::{mover::Mover, storage::StoredFile, topology::Machine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let path = std::env::current_exe()?;
+    /// let mover = Mover::builder(Arc::new(Machine::discover()?)).build()?;
+    /// let file = Arc::new(StoredFile::open(&path)?);
+    /// let bytes = mover.read(&file, 1..4).wait()?;
+    /// assert_eq!(&*bytes, b"ELF");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The read fails with [`ReadError::Storage`] or [`Engine`](ReadError::Engine).
+    pub fn read(&self, file: &Arc<StoredFile>, range: Range<u64>) -> FileRead {
+        FileRead::begin(file, range, |read| self.start(read, None, None))
+    }
+
     /// Completes when all requests that this mover or a clone of it started earlier have completed, with or without
     /// success, on any engine. Later requests are not waited for.
     ///
@@ -282,7 +314,7 @@ impl Mover {
 
 impl fmt::Debug for Mover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let engines: Vec<_> = self.scheduler.engines.iter().map(|engine| engine.name()).collect();
+        let engines: Vec<_> = self.scheduler.all_engines().map(|engine| engine.name()).collect();
         f.debug_struct("Mover")
             .field("engines", &engines)
             .field("route", &self.scheduler.route)

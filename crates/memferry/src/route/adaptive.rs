@@ -31,7 +31,7 @@ fn best(machine: &Machine, memory: NodeId, rate: impl Fn(Link) -> Option<u64>) -
 fn engine_bytes_per_s(machine: &Machine, site: EngineSite) -> Option<f64> {
     let is_it = |device: &&Accelerator| site.node.is_some() && device.node == site.node;
     match site.kind {
-        EngineKind::Cpu => None,
+        EngineKind::Cpu | EngineKind::Storage => None,
         EngineKind::Dsa => machine.accelerators().iter().find(is_it)?.bytes_per_s_max.map(|rate| rate as f64),
     }
 }

@@ -21,6 +21,8 @@ pub enum EngineKind {
     Cpu,
     /// Intel Data Streaming Accelerators.
     Dsa,
+    /// Disks: engines that read files.
+    Storage,
 }
 
 /// An engine, as routes see it.

@@ -179,7 +179,10 @@ fn a_queue_that_always_refuses_is_survived() {
     let device = Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).expect("a device");
     let (mover, dsa) = dsa_mover(vec![device.portal(0)], DsaOptions::default());
     let (source, target, report) = mover.copy(vec![1; 100], vec![0; 100], options()).wait().expect("copied");
-    assert_eq!((source == target, report), (true, CopyReport { cpu_bytes: 100, dsa_bytes: 0 }));
+    assert_eq!(
+        (source == target, report),
+        (true, CopyReport { cpu_bytes: 100, dsa_bytes: 0, file_bytes: 0 })
+    );
     let stats = dsa.stats();
     assert_eq!((stats.retries, stats.fallbacks, stats.fallback_bytes), (11, 1, 100), "{stats:?}");
     assert_eq!(device.counters().retried, 11);

@@ -148,11 +148,11 @@ fn stats(mover: &Mover, kind: EngineKind) -> EngineStats {
 }
 
 fn by_dsa(bytes: u64) -> CopyReport {
-    CopyReport { cpu_bytes: 0, dsa_bytes: bytes }
+    CopyReport { cpu_bytes: 0, dsa_bytes: bytes, file_bytes: 0 }
 }
 
 fn by_cpu(bytes: u64) -> CopyReport {
-    CopyReport { cpu_bytes: bytes, dsa_bytes: 0 }
+    CopyReport { cpu_bytes: bytes, dsa_bytes: 0, file_bytes: 0 }
 }
 
 /// By each way of Linux: the child's queue is opened again, its engine has slots and a completer of its own, and what

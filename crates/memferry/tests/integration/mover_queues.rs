@@ -93,8 +93,8 @@ fn copy(mover: &Mover, told: &str) -> CopyReport {
     report
 }
 
-const BY_CPU: CopyReport = CopyReport { cpu_bytes: SIZE_BYTES as u64, dsa_bytes: 0 };
-const BY_DSA: CopyReport = CopyReport { cpu_bytes: 0, dsa_bytes: SIZE_BYTES as u64 };
+const BY_CPU: CopyReport = CopyReport { cpu_bytes: SIZE_BYTES as u64, dsa_bytes: 0, file_bytes: 0 };
+const BY_DSA: CopyReport = CopyReport { cpu_bytes: 0, dsa_bytes: SIZE_BYTES as u64, file_bytes: 0 };
 
 /// The DSA engine's part of the mover's statistics.
 fn stats(mover: &Mover) -> EngineStats {

@@ -138,7 +138,7 @@ impl<F: Fn(usize) -> Act + Send + Sync> Engine for Scripted<F> {
                 // SAFETY: the ranges of a copy are good and apart until it is finished.
                 unsafe { std::ptr::copy_nonoverlapping(copy.source(), copy.target(), size_bytes) };
                 self.bytes.fetch_add(size_bytes as u64, Ordering::Relaxed);
-                copy.finish(Ok(CopyReport { cpu_bytes: size_bytes as u64, dsa_bytes: 0 }));
+                copy.finish(Ok(CopyReport { cpu_bytes: size_bytes as u64, dsa_bytes: 0, file_bytes: 0 }));
             }
         }
         Ok(())

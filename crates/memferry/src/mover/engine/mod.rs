@@ -11,6 +11,7 @@ pub(in crate::mover) mod halt_poll;
 #[cfg(all(test, memferry_loom))]
 mod loom_queue;
 pub(in crate::mover) mod queue;
+pub(crate) mod storage;
 
 use std::fmt;
 
@@ -23,6 +24,7 @@ use crate::topology::NodeId;
 
 pub use cpu::{CpuEngine, CpuOptions};
 pub use dsa::{DsaEngine, DsaOptions};
+pub use storage::{StorageBackend, StorageEngine, StorageOptions};
 
 /// An executor of copies.
 ///
@@ -44,7 +46,7 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// Its name in reports.
     fn name(&self) -> &str;
 
-    /// Its kind of hardware.
+    /// Its kind of hardware. Engines of kind [`EngineKind::Storage`] get the reads of files, and nothing else.
     fn kind(&self) -> EngineKind;
 
     /// Its node, if known.

@@ -9,19 +9,21 @@ use serde::Serialize;
 use super::epoch::Epoch;
 use crate::mover::error::CopyError;
 
-/// Bytes of one copy by kind of engine. For another operation: the size in its request.
+/// Bytes of one copy or read by kind of engine. For another operation: the size in its request.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CopyReport {
     /// Bytes copied by CPUs.
     pub cpu_bytes: u64,
     /// Bytes copied by DSA devices.
     pub dsa_bytes: u64,
+    /// Bytes read from files.
+    pub file_bytes: u64,
 }
 
 impl CopyReport {
     /// All bytes of the copy.
     pub fn bytes(&self) -> u64 {
-        self.cpu_bytes + self.dsa_bytes
+        self.cpu_bytes + self.dsa_bytes + self.file_bytes
     }
 }
 
@@ -29,6 +31,7 @@ impl AddAssign for CopyReport {
     fn add_assign(&mut self, other: CopyReport) {
         self.cpu_bytes += other.cpu_bytes;
         self.dsa_bytes += other.dsa_bytes;
+        self.file_bytes += other.file_bytes;
     }
 }
 

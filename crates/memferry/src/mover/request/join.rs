@@ -73,13 +73,13 @@ mod tests {
 
     #[test]
     fn a_join_completes_with_its_last_request() {
-        let report = CopyReport { cpu_bytes: 3, dsa_bytes: 4 };
+        let report = CopyReport { cpu_bytes: 3, dsa_bytes: 4, file_bytes: 0 };
         let (callbacks, results) = joined(3);
         for callback in callbacks {
             assert!(results.try_recv().is_err(), "one is left");
             callback.call(Ok(report));
         }
-        assert_eq!(results.try_recv(), Ok(Ok(CopyReport { cpu_bytes: 9, dsa_bytes: 12 })));
+        assert_eq!(results.try_recv(), Ok(Ok(CopyReport { cpu_bytes: 9, dsa_bytes: 12, file_bytes: 0 })));
         assert_eq!(joined(0).1.try_recv(), Ok(Ok(CopyReport::default())));
     }
 

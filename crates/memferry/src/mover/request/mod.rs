@@ -16,6 +16,7 @@ mod operation;
 mod owned;
 #[allow(unsafe_code)]
 pub(in crate::mover) mod raw;
+mod read;
 #[allow(unsafe_code)]
 mod transfer;
 
@@ -29,3 +30,4 @@ pub(in crate::mover) use completion::{Callback, CopyResult};
 pub(crate) use epoch::{Epoch, Epochs};
 pub(in crate::mover) use join::join;
 pub(in crate::mover) use owned::{Completion, Owned};
+pub(crate) use read::{Demand, FileSource};

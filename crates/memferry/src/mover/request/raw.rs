@@ -11,14 +11,19 @@ use memferry_dsa::{Opcode, Status};
 
 use super::completion::{Callback, CopyReport};
 use super::epoch::Epoch;
+use super::read::{Demand, FileSource};
 use crate::copy_method::CopyMethods;
 use crate::moment::Moment;
 use crate::mover::error::CopyError;
 use crate::route::Route;
+use crate::storage::{BLOCK_BYTES, StoredFile};
 
 /// A request as engines see it: a copy with two addresses, a size and a callback, or another operation
 /// ([`is_operation`](RawRequest::is_operation)) for engines that [support](crate::mover::Engine::supports) it. An operation
 /// has no addresses, and only engines of this crate can execute it.
+///
+/// A read of a file ([`file`](RawRequest::file)) has the file's range in place of the source. Only engines of kind
+/// [`EngineKind::Storage`](crate::mover::EngineKind::Storage) get reads, and they get nothing else.
 ///
 /// The type ensures exactly one completion: [`finish`](RawRequest::finish) consumes the request, and dropping an
 /// unfinished one completes it with [`CopyError::Abandoned`].
@@ -34,6 +39,8 @@ pub struct RawRequest {
     callback: Option<Callback>,
     opcode: Opcode,
     operation: Option<Box<RawOperation>>,
+    /// The source of a read; copies have an address.
+    file: Option<Box<FileSource>>,
 }
 
 /// An operation other than a copy, and the place of its outcome.
@@ -93,7 +100,68 @@ impl RawRequest {
             callback: Some(callback),
             opcode: Opcode::Memmove,
             operation: None,
+            file: None,
         }
+    }
+
+    /// A read of `size_bytes` bytes of `file` from `offset` on. For `callback` see [`new`](RawRequest::new).
+    ///
+    /// `offset` and `target` are multiples of [`BLOCK_BYTES`]: other reads cannot bypass the page cache. The bytes behind
+    /// `size_bytes` in its last block have any content afterwards.
+    ///
+    /// # Panics
+    /// If one of them is no multiple.
+    ///
+    /// # Safety
+    /// Until `callback` is called, `target` is writable for `size_bytes` rounded up to whole blocks, and nobody else reads or
+    /// writes there. If `callback` is called with an error whose buffers are lost, or is never called, that stays so for
+    /// ever.
+    pub unsafe fn read(
+        file: Arc<StoredFile>,
+        offset: u64,
+        target: *mut u8,
+        size_bytes: usize,
+        callback: impl FnOnce(Result<CopyReport, CopyError>) + Send + 'static,
+    ) -> RawRequest {
+        // SAFETY: passed on to the caller.
+        unsafe { RawRequest::read_on_demand(FileSource::new(file, offset), target, size_bytes, callback) }
+    }
+
+    /// As [`read`](RawRequest::read), cancelled if nobody wants the bytes when it is about to start.
+    ///
+    /// # Safety
+    /// That of `read`.
+    pub(crate) unsafe fn read_on_demand(
+        source: FileSource,
+        target: *mut u8,
+        size_bytes: usize,
+        callback: impl FnOnce(Result<CopyReport, CopyError>) + Send + 'static,
+    ) -> RawRequest {
+        // SAFETY: passed on to the caller.
+        unsafe { RawRequest::read_with_callback(source, target, size_bytes, Callback::new(callback)) }
+    }
+
+    /// As [`read_on_demand`](RawRequest::read_on_demand).
+    ///
+    /// # Safety
+    /// That of `read`.
+    pub(in crate::mover) unsafe fn read_with_callback(
+        source: FileSource,
+        target: *mut u8,
+        size_bytes: usize,
+        callback: Callback,
+    ) -> RawRequest {
+        assert!(
+            source.offset.is_multiple_of(BLOCK_BYTES as u64) && target.addr().is_multiple_of(BLOCK_BYTES),
+            "reads begin at multiples of {BLOCK_BYTES}, in the file and in memory"
+        );
+        // SAFETY: the caller promised this for the target. There is no source to be readable: nothing but this module
+        // dereferences it, and only for copies.
+        let mut read = unsafe {
+            RawRequest::with_callback(std::ptr::null(), target, size_bytes, callback, Moment::now())
+        };
+        read.file = Some(Box::new(source));
+        read
     }
 
     /// A request for any operation. `callback` gets its outcome; the rest of the contract is that of
@@ -124,6 +192,7 @@ impl RawRequest {
             callback: Some(callback),
             opcode,
             operation: Some(Box::new(operation)),
+            file: None,
         }
     }
 
@@ -151,7 +220,22 @@ impl RawRequest {
         self.opcode
     }
 
-    /// The address of the source, valid until the copy is finished; null for other operations.
+    /// The file and the offset in it that a read begins at; `None` for copies and operations.
+    pub fn file(&self) -> Option<(&Arc<StoredFile>, u64)> {
+        self.file.as_deref().map(|source| (&source.file, source.offset))
+    }
+
+    /// Whether this is a read of a file.
+    pub fn is_read(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Whether a read shall start: false if nobody wants its bytes any more. Called once, by its engine.
+    pub(in crate::mover) fn starts(&self) -> bool {
+        self.file.as_deref().and_then(|source| source.demand.as_deref()).is_none_or(Demand::start)
+    }
+
+    /// The address of the source, valid until the copy is finished; null for reads and other operations.
     pub fn source(&self) -> *const u8 {
         self.source
     }
@@ -191,6 +275,7 @@ impl RawRequest {
     pub(in crate::mover) fn take_task(&mut self) -> Task {
         let taken = self.operation.as_mut().map(|operation| operation.task.get_mut().take());
         taken.map(|task| task.expect("a task is taken once")).unwrap_or_else(|| {
+            assert!(self.file.is_none(), "only storage engines get reads");
             // SAFETY: `new`'s caller promised this until the callback is called, or for ever if its error says that the
             // buffers are lost, or it is never called.
             let mut task = unsafe { Task::copy(self.source, self.target, self.size_bytes) };
@@ -233,10 +318,11 @@ impl RawRequest {
     /// # Errors
     /// [`CopyError::Abandoned`], if the operation panics: requests queued behind it must not fail with it.
     pub(in crate::mover) fn copy_on_this_cpu(&self, methods: &CopyMethods) -> Result<CopyReport, CopyError> {
-        let report = CopyReport { cpu_bytes: self.size_bytes as u64, dsa_bytes: 0 };
+        let report = CopyReport { cpu_bytes: self.size_bytes as u64, ..CopyReport::default() };
         if let Some(operation) = &self.operation {
             return panics::contain(|| operation.execute()).map(|()| report).ok_or(CopyError::Abandoned);
         }
+        assert!(!self.is_read(), "only storage engines get reads");
         // SAFETY: `new`'s caller promised that both ranges are valid, unshared and apart until `finish`, which
         // has not happened, since it would have consumed `self`.
         unsafe { methods.copy_raw(self.source, self.target, self.size_bytes) };
@@ -261,7 +347,7 @@ impl RawRequest {
     /// finished before its parts are; if a part completed with an error whose buffers are lost, this copy finishes with
     /// such an error.
     pub(in crate::mover) unsafe fn part(&self, bytes: Range<usize>, callback: Callback) -> RawRequest {
-        assert!(!self.is_operation(), "operations are not split");
+        assert!(!self.is_operation() && !self.is_read(), "only copies are split");
         debug_assert!(bytes.start <= bytes.end && bytes.end <= self.size_bytes);
         // SAFETY: the caller says that this is inside of both ranges.
         let (source, target) = unsafe { (self.source.add(bytes.start), self.target.add(bytes.start)) };

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use memferry_dsa::Opcode;
 use tracing::debug;
 
-use super::engine::{CpuEngine, CpuOptions, Engine, Refusal, Rejected};
+use super::engine::{CpuEngine, CpuOptions, Engine, Refusal, Rejected, StorageEngine, StorageOptions};
 use super::error::MoverError;
 use super::guidelines::{self, BATCH_LEN_MAX, BATCHED_BYTES_MAX, Guidelines};
 use super::request::{CopyOptions, CopyReport, Epoch, Epochs, RawRequest};
@@ -39,8 +39,12 @@ pub const INLINE_BYTES_MAX: usize = 256 << 10;
 /// lock; any thread that starts a request adds to `turn` and the counters (relaxed).
 pub(super) struct Scheduler {
     pub(super) machine: Arc<Machine>,
-    /// The added engines, then the mover's own CPU engines: the order of the statistics.
+    /// The added engines except those of files, then the mover's own CPU engines: the order of the statistics.
     pub(super) engines: Vec<Arc<dyn Engine>>,
+    /// The added engines of files.
+    storage: Vec<Arc<dyn Engine>>,
+    /// For reads that these refuse. It starts with its first read.
+    own_storage: StorageEngine,
     /// Index in `engines` of the first of the mover's own CPU engines; there is at least one.
     cpus_begin: usize,
     cpus: Vec<Arc<CpuEngine>>,
@@ -64,7 +68,7 @@ impl Scheduler {
     /// Starts a CPU engine of `workers_count` workers for each node with CPUs.
     pub(super) fn new(
         machine: Arc<Machine>,
-        mut engines: Vec<Arc<dyn Engine>>,
+        added: Vec<Arc<dyn Engine>>,
         workers_count: usize,
         methods: CopyMethods,
         route: Route,
@@ -75,6 +79,8 @@ impl Scheduler {
         if nodes.is_empty() {
             nodes.push(None);
         }
+        let (storage, mut engines): (Vec<_>, Vec<_>) =
+            added.into_iter().partition(|engine| engine.kind() == EngineKind::Storage);
         let cpus_begin = engines.len();
         let mut cpus = Vec::new();
         for node in nodes {
@@ -88,6 +94,8 @@ impl Scheduler {
         Ok(Scheduler {
             machine,
             engines,
+            storage,
+            own_storage: StorageEngine::lazy(StorageOptions::default()),
             cpus_begin,
             cpus,
             sites,
@@ -111,6 +119,9 @@ impl Scheduler {
         source_node: Option<NodeId>,
         target_node: Option<NodeId>,
     ) {
+        if copy.is_read() {
+            return self.start_read(copy);
+        }
         self.join_epoch(&mut copy, || self.epochs.current());
         let Err(Rejected { mut copy, .. }) = self.offer(copy, source_node, target_node) else { return };
         if copy.size_bytes() > INLINE_BYTES_MAX {
@@ -136,8 +147,10 @@ impl Scheduler {
         target_node: Option<NodeId>,
     ) -> Result<(), Rejected> {
         let is_first = copy.join_epoch(|| self.epochs.current());
-        let unsupported = if is_first { self.unsupported(&copy) } else { None };
-        self.offer(copy, source_node, target_node).map_err(|mut rejected| {
+        let unsupported = if is_first && !copy.is_read() { self.unsupported(&copy) } else { None };
+        let offered =
+            if copy.is_read() { self.offer_read(copy) } else { self.offer(copy, source_node, target_node) };
+        offered.map_err(|mut rejected| {
             if is_first {
                 rejected.copy.leave_epoch();
             }
@@ -147,6 +160,41 @@ impl Scheduler {
             self.count_unsupported(opcode);
         }
         Ok(())
+    }
+
+    /// Starts a read of a file. Never blocks and never refuses, unless no thread can be started: then it reads here.
+    fn start_read(&self, mut read: RawRequest) {
+        read.join_epoch(|| self.epochs.current());
+        let Err(Rejected { copy, .. }) = self.offer_read(read) else { return };
+        let size_bytes = copy.size_bytes();
+        match self.own_storage.submit_beyond_limit(copy) {
+            Ok(()) => {
+                self.overflow_operations.add(1);
+                trace::safely(|| debug!(target: "memferry::mover", size_bytes, "queued beyond the limit"));
+            }
+            Err(Rejected { copy, .. }) => {
+                self.inline_operations.add(1);
+                self.inline_bytes.add(size_bytes as u64);
+                trace::safely(|| debug!(target: "memferry::mover", size_bytes, "done by the caller"));
+                self.own_storage.read_here(copy);
+            }
+        }
+    }
+
+    /// Offers a read to the added engines of files, or to the own one if none was added.
+    fn offer_read(&self, mut read: RawRequest) -> Result<(), Rejected> {
+        if self.storage.is_empty() {
+            return self.own_storage.submit(read);
+        }
+        let mut why = Refusal::Gone;
+        for engine in &self.storage {
+            let Err(rejected) = engine.submit(read) else { return Ok(()) };
+            read = rejected.copy;
+            if rejected.why == Refusal::Full {
+                why = Refusal::Full;
+            }
+        }
+        Err(Rejected { copy: read, why })
     }
 
     /// Starts several requests; small ones are submitted together.
@@ -190,7 +238,7 @@ impl Scheduler {
     /// The statistics of the mover and its engines.
     pub(super) fn stats(&self) -> MoverStats {
         MoverStats {
-            engines: self.engines.iter().map(|engine| engine.stats()).collect(),
+            engines: self.all_engines().map(|engine| engine.stats()).collect(),
             inline_operations: self.inline_operations.get(),
             inline_bytes: self.inline_bytes.get(),
             overflow_operations: self.overflow_operations.get(),
@@ -200,6 +248,13 @@ impl Scheduler {
             split_taken_over: self.split.taken_over.get(),
             split_leaked_bytes: self.split.leaked_bytes.get(),
         }
+    }
+
+    /// All engines; the own storage engine if it has started.
+    pub(super) fn all_engines(&self) -> impl Iterator<Item = &dyn Engine> {
+        let own_storage: Option<&dyn Engine> =
+            if self.own_storage.has_started() { Some(&self.own_storage) } else { None };
+        self.engines.iter().chain(&self.storage).map(|engine| &**engine).chain(own_storage)
     }
 
     /// Applies the hints of `options` to a copy.

@@ -81,6 +81,16 @@ pub struct EngineStats {
     pub fallbacks: u64,
     /// Bytes of these parts.
     pub fallback_bytes: u64,
+    /// Reads of pieces of files, without those from the page cache.
+    pub reads: u64,
+    /// Reads that returned a part of their piece; another read continued it.
+    pub short_reads: u64,
+    /// Reads that were cancelled before they started. They are among the errors.
+    pub cancelled: u64,
+    /// Bytes of files that were in the page cache, a part of `bytes`.
+    pub cached_bytes: u64,
+    /// Bytes read from disk through the page cache, because the file system refuses direct reads; a part of `bytes`.
+    pub buffered_bytes: u64,
     /// Bytes of leaked targets; as many again were leaked for their sources.
     pub leaked_bytes: u64,
     /// Latencies of copies from their creation, with or without error.
@@ -209,6 +219,11 @@ pub(in crate::mover) struct Counters {
     pub(in crate::mover) queues_gone: Counter,
     pub(in crate::mover) fallbacks: Counter,
     pub(in crate::mover) fallback_bytes: Counter,
+    pub(in crate::mover) reads: Counter,
+    pub(in crate::mover) short_reads: Counter,
+    pub(in crate::mover) cancelled: Counter,
+    pub(in crate::mover) cached_bytes: Counter,
+    pub(in crate::mover) buffered_bytes: Counter,
     pub(in crate::mover) leaked_bytes: Counter,
     pub(in crate::mover) latencies: Histogram,
 }
@@ -269,6 +284,11 @@ impl Counters {
             reopened: 0,
             fallbacks: self.fallbacks.get(),
             fallback_bytes: self.fallback_bytes.get(),
+            reads: self.reads.get(),
+            short_reads: self.short_reads.get(),
+            cancelled: self.cancelled.get(),
+            cached_bytes: self.cached_bytes.get(),
+            buffered_bytes: self.buffered_bytes.get(),
             leaked_bytes: self.leaked_bytes.get(),
             latencies: self.latencies.read(),
         }

@@ -10,7 +10,7 @@ use crate::route::EngineKind;
 /// Name and help text of a counter, and its value.
 type Metric<S> = (&'static str, &'static str, fn(&S) -> u64);
 
-const ENGINE: [Metric<EngineStats>; 23] = [
+const ENGINE: [Metric<EngineStats>; 28] = [
     ("accepted", "Copies it took.", |engine| engine.accepted),
     ("rejected", "Copies it handed back, full or gone.", |engine| engine.rejected),
     ("operations", "Copies finished without error.", |engine| engine.operations),
@@ -33,6 +33,11 @@ const ENGINE: [Metric<EngineStats>; 23] = [
     ("reopened", "Queues opened again after a fork.", |engine| engine.reopened),
     ("fallbacks", "Pieces that the CPU did in the device's place.", |engine| engine.fallbacks),
     ("fallback_bytes", "Bytes of these pieces.", |engine| engine.fallback_bytes),
+    ("reads", "Reads of pieces of files.", |engine| engine.reads),
+    ("short_reads", "Reads that a further read continued.", |engine| engine.short_reads),
+    ("cancelled", "Reads that nobody waited for.", |engine| engine.cancelled),
+    ("cached_bytes", "Bytes of files that the page cache had.", |engine| engine.cached_bytes),
+    ("buffered_bytes", "Bytes read through the page cache.", |engine| engine.buffered_bytes),
     ("leaked_bytes", "Bytes leaked because a device was lost.", |engine| engine.leaked_bytes),
 ];
 
@@ -107,6 +112,7 @@ fn labels(index: usize, engine: &EngineStats) -> String {
     let kind = match engine.kind {
         EngineKind::Cpu => "cpu",
         EngineKind::Dsa => "dsa",
+        EngineKind::Storage => "storage",
     };
     let mut labels = format!("engine=\"{}\",index=\"{index}\",kind=\"{kind}\"", escaped(&engine.name));
     if let Some(node) = engine.node {

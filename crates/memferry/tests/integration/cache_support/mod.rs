@@ -82,7 +82,7 @@ impl Held {
         let copy = self.take(index);
         // SAFETY: an accepted copy's buffers are the engine's until it is finished.
         unsafe { std::ptr::copy_nonoverlapping(copy.source(), copy.target(), copy.size_bytes()) };
-        let report = CopyReport { cpu_bytes: copy.size_bytes() as u64, dsa_bytes: 0 };
+        let report = CopyReport { cpu_bytes: copy.size_bytes() as u64, dsa_bytes: 0, file_bytes: 0 };
         copy.finish(Ok(report));
     }
 

@@ -169,7 +169,7 @@ fn do_on_this_cpu<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> M
 
 /// Counts a finished copy and calls back its submitter.
 fn finish(shared: &Shared, Finished { tag: copy, report, result }: Finished<RawRequest>) {
-    let report = CopyReport { cpu_bytes: report.cpu_bytes, dsa_bytes: report.device_bytes };
+    let report = CopyReport { cpu_bytes: report.cpu_bytes, dsa_bytes: report.device_bytes, file_bytes: 0 };
     let result = match result {
         Ok(ended) => {
             copy.store_outcome(ended);

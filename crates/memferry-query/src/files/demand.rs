@@ -1,0 +1,135 @@
+//! The demand of a scan: which bytes of its files it will read, in the order of need.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetSource};
+use datafusion::physical_expr::expressions::{Column, DynamicFilterTracking};
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr_adapter::{DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory};
+use datafusion::physical_plan::PhysicalExpr;
+use parquet::file::metadata::ParquetMetaData;
+
+use super::prune::{self, RowGroups};
+
+/// What a scan will read: columns, in the order of need, of the row groups that its predicate leaves.
+///
+/// The optimizer rule computes it once for each scan of a plan, from the plan alone. The reader of a file applies it to the
+/// file's metadata, see [`row_groups`](Self::row_groups).
+#[derive(Debug, Clone)]
+pub struct Demand {
+    /// Schema of the files: that of the table without its partition columns.
+    file_schema: SchemaRef,
+    /// Names and types of partition columns, whose values are those of the directories.
+    partition_columns: Vec<String>,
+    first: Vec<usize>,
+    late: Vec<usize>,
+    predicate: Option<Arc<dyn PhysicalExpr>>,
+    rows_max: Option<usize>,
+    adapter: Arc<dyn PhysicalExprAdapterFactory>,
+}
+
+impl Demand {
+    /// The demand of a scan as DataFusion configured it.
+    ///
+    /// # Errors
+    /// Those of walking an expression.
+    pub fn of(config: &FileScanConfig, source: &ParquetSource) -> Result<Self> {
+        let table = source.table_schema();
+        let file_schema = Arc::clone(table.file_schema());
+        let mut projected = vec![];
+        for column in source.projection().into_iter().flatten() {
+            projected.extend(file_columns(&column.expr, &file_schema)?);
+        }
+        projected.sort_unstable();
+        projected.dedup();
+        let predicate = source.filter();
+        // Without pushdown the decoder reads all columns of a row group at once, and the filter runs above the scan.
+        let filters_while_decoding = source.table_parquet_options().global.pushdown_filters;
+        let first = match &predicate {
+            Some(predicate) if filters_while_decoding => {
+                let mut columns = file_columns(predicate, &file_schema)?;
+                columns.sort_unstable();
+                columns.dedup();
+                columns
+            }
+            _ => projected.clone(),
+        };
+        let late = projected.into_iter().filter(|column| !first.contains(column)).collect();
+        Ok(Self {
+            file_schema,
+            partition_columns: table
+                .table_partition_cols()
+                .iter()
+                .map(|field| field.name().clone())
+                .collect(),
+            first,
+            late,
+            predicate,
+            rows_max: config.limit,
+            adapter: config
+                .expr_adapter_factory
+                .clone()
+                .unwrap_or_else(|| Arc::new(DefaultPhysicalExprAdapterFactory)),
+        })
+    }
+
+    /// Schema of the files, which [`first`](Self::first) and [`late`](Self::late) refer to.
+    pub fn file_schema(&self) -> &SchemaRef {
+        &self.file_schema
+    }
+
+    /// Columns that the scan needs of each row group before anything else.
+    pub fn first(&self) -> &[usize] {
+        &self.first
+    }
+
+    /// Columns that the scan needs only if rows of the row group passed its filter.
+    pub fn late(&self) -> &[usize] {
+        &self.late
+    }
+
+    /// Filter of the scan, with the dynamic filters of joins and TopK in their current state.
+    pub fn predicate(&self) -> Option<&Arc<dyn PhysicalExpr>> {
+        self.predicate.as_ref()
+    }
+
+    /// Rows after which the scan ends.
+    pub fn rows_max(&self) -> Option<usize> {
+        self.rows_max
+    }
+
+    /// Whether [`row_groups`](Self::row_groups) may leave fewer row groups later, and a watch of that.
+    pub(crate) fn tracking(&self) -> DynamicFilterTracking {
+        self.predicate.as_ref().map_or(DynamicFilterTracking::Static, DynamicFilterTracking::classify)
+    }
+
+    /// The row groups of `file` that the scan reads, in the order of the file, judged by the statistics of row groups and
+    /// by the page index if `metadata` has it.
+    ///
+    /// Statistics that cannot be judged leave the row group.
+    ///
+    /// # Errors
+    /// A predicate that does not fit the file.
+    pub fn row_groups(&self, file: &PartitionedFile, metadata: &ParquetMetaData) -> Result<RowGroups> {
+        prune::row_groups(self, file, metadata)
+    }
+
+    pub(super) fn partition_columns(&self) -> &[String] {
+        &self.partition_columns
+    }
+
+    pub(super) fn adapter(&self) -> &dyn PhysicalExprAdapterFactory {
+        self.adapter.as_ref()
+    }
+}
+
+/// Indices of the file's columns that an expression reads. Partition columns have no bytes in the file.
+fn file_columns(expr: &Arc<dyn PhysicalExpr>, file_schema: &SchemaRef) -> Result<Vec<usize>> {
+    Ok(collect_columns(expr)
+        .iter()
+        .filter_map(|column: &Column| file_schema.index_of(column.name()).ok())
+        .collect())
+}

@@ -1,0 +1,81 @@
+//! The reader factory of one scan: it carries the demand to the readers of the scan's files.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::ParquetFileReaderFactory;
+use datafusion::execution::cache::cache_manager::FileMetadataCache;
+use datafusion::physical_expr::expressions::DynamicFilterTracking;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectMeta, ObjectStore};
+use parquet::arrow::async_reader::AsyncFileReader;
+
+use super::metrics::ReaderMetrics;
+use super::reader::{FileReader, MetadataSource};
+use super::source::RangeSource;
+use super::store::{StoreLimits, StoreObject};
+use super::{Demand, FileError};
+use crate::tiers::Tiers;
+
+/// The reader factory of one scan.
+pub(super) struct Readers {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// Near memory, if the store is the file system of this machine.
+    pub(super) tiers: Option<Arc<Tiers>>,
+    pub(super) cache: Arc<FileMetadataCache>,
+    pub(super) demand: Arc<Demand>,
+    pub(super) limits: StoreLimits,
+    /// 0 turns reading ahead off.
+    pub(super) window_bytes: u64,
+}
+
+impl ParquetFileReaderFactory for Readers {
+    fn create_reader(
+        &self,
+        partition: usize,
+        file: PartitionedFile,
+        size_hint: Option<usize>,
+        metrics: &ExecutionPlanMetricsSet,
+    ) -> Result<Box<dyn AsyncFileReader + Send>> {
+        let source =
+            self.source(&file.object_meta).map_err(|error| DataFusionError::External(Box::new(error)))?;
+        let metrics =
+            ReaderMetrics::new(metrics, partition, file.object_meta.location.as_ref(), file.object_meta.size);
+        Ok(Box::new(FileReader {
+            source,
+            file,
+            demand: Arc::clone(&self.demand),
+            metadata: MetadataSource {
+                store: Arc::clone(&self.store),
+                cache: Arc::clone(&self.cache),
+                size_hint,
+                time_out: self.limits.time_out,
+            },
+            window_bytes: self.window_bytes,
+            metrics,
+            chunks: None,
+            ahead: None,
+            tracking: DynamicFilterTracking::Static,
+        }))
+    }
+}
+
+impl Readers {
+    fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {
+        if let Some(tiers) = &self.tiers {
+            let path = LocalFileSystem::new().path_to_filesystem(&planned.location);
+            let refused = |source| FileError::Store { file: planned.location.to_string(), source };
+            return Ok(tiers.files().open(&path.map_err(refused)?, planned)?);
+        }
+        Ok(Arc::new(StoreObject::new(Arc::clone(&self.store), planned.clone(), self.limits)))
+    }
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readers").field("demand", &self.demand).finish_non_exhaustive()
+    }
+}

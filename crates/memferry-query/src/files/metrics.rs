@@ -1,0 +1,162 @@
+//! Metrics of reading files, for `EXPLAIN ANALYZE` and for sums over a plan.
+
+use std::time::Duration;
+
+use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetFileMetrics, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, RatioMetrics, Time};
+
+use super::source::{From, Read};
+
+const REQUESTS: &str = "file_requests";
+const BYTES_READ: &str = "file_bytes_read";
+const BYTES_AHEAD: &str = "file_bytes_read_ahead";
+const BYTES_IN_VAIN: &str = "file_bytes_in_vain";
+const BYTES_UNCACHED: &str = "file_bytes_uncached";
+const BYTES_REQUESTED: &str = "file_bytes_requested";
+const BYTES_HIT: &str = "file_bytes_hit";
+const HIT_RATIO: &str = "file_hit_ratio";
+const TIME_WAITING: &str = "file_time_waiting";
+
+/// The metrics of one reader: a file, or the part of it that one partition scans.
+pub(super) struct ReaderMetrics {
+    requests: Count,
+    bytes_read: Count,
+    bytes_ahead: Count,
+    bytes_in_vain: Count,
+    bytes_uncached: Count,
+    bytes_requested: Count,
+    bytes_hit: Count,
+    hit_ratio: RatioMetrics,
+    pub(super) time_waiting: Time,
+    /// DataFusion's own, kept in step.
+    file: ParquetFileMetrics,
+    file_size_bytes: u64,
+}
+
+impl ReaderMetrics {
+    pub(super) fn new(
+        metrics: &ExecutionPlanMetricsSet,
+        partition: usize,
+        file: &str,
+        file_size_bytes: u64,
+    ) -> Self {
+        let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
+        Self {
+            requests: counter(REQUESTS),
+            bytes_read: counter(BYTES_READ),
+            bytes_ahead: counter(BYTES_AHEAD),
+            bytes_in_vain: counter(BYTES_IN_VAIN),
+            bytes_uncached: counter(BYTES_UNCACHED),
+            bytes_requested: counter(BYTES_REQUESTED),
+            bytes_hit: counter(BYTES_HIT),
+            hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
+            time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
+            file: ParquetFileMetrics::new(partition, file, metrics),
+            file_size_bytes,
+        }
+    }
+
+    /// Counts a read when it is started.
+    pub(super) fn started(&self, read: &Read, ahead: bool) {
+        if read.from == From::Near {
+            return;
+        }
+        self.requests.add(1);
+        self.bytes_read.add(read.len() as usize);
+        if ahead {
+            self.bytes_ahead.add(read.len() as usize);
+        }
+        if read.from == From::FileUncached {
+            self.bytes_uncached.add(read.len() as usize);
+        }
+    }
+
+    /// Counts a request of the decoder, of which `hit_bytes` were ready or in flight.
+    pub(super) fn requested(&self, bytes: u64, hit_bytes: u64) {
+        let (bytes, hit_bytes) = (bytes as usize, (hit_bytes as usize).min(bytes as usize));
+        self.bytes_requested.add(bytes);
+        self.bytes_hit.add(hit_bytes);
+        self.hit_ratio.add_total(bytes);
+        self.hit_ratio.add_part(hit_bytes);
+        self.file.bytes_scanned.add(bytes);
+    }
+
+    /// Counts bytes that were read ahead and that the decoder did not request.
+    pub(super) fn in_vain(&self, bytes: u64) {
+        self.bytes_in_vain.add(bytes as usize);
+    }
+}
+
+impl Drop for ReaderMetrics {
+    fn drop(&mut self) {
+        self.file.scan_efficiency_ratio.add_part(self.file.bytes_scanned.value());
+        self.file.scan_efficiency_ratio.set_total(self.file_size_bytes as usize);
+    }
+}
+
+/// Sums over the file scans of an executed plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileReport {
+    /// Scans of Parquet files that memferry read.
+    pub scans: usize,
+    /// Requests to the disk or the store, without those of metadata.
+    pub requests: u64,
+    /// Bytes of these requests.
+    pub bytes_read: u64,
+    /// Bytes of `bytes_read` that were requested before the decoder asked for them.
+    pub bytes_read_ahead: u64,
+    /// Bytes that were read ahead, and that the decoder did not ask for.
+    pub bytes_in_vain: u64,
+    /// Bytes of `bytes_read` that were not kept: from a store, or because the budget had no room.
+    pub bytes_uncached: u64,
+    /// Bytes that the decoder asked for.
+    pub bytes_requested: u64,
+    /// Bytes of these that were ready or in flight at that moment.
+    pub bytes_hit: u64,
+    /// Time that partitions waited for bytes, summed over the partitions.
+    pub time_waiting: Duration,
+}
+
+impl FileReport {
+    /// The sums of `plan`, which has run.
+    pub fn of(plan: &dyn ExecutionPlan) -> Self {
+        let mut report = Self::default();
+        report.add(plan);
+        report
+    }
+
+    /// Share of the requested bytes that were ready or in flight; `None` if nothing was requested.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        (self.bytes_requested > 0).then(|| self.bytes_hit as f64 / self.bytes_requested as f64)
+    }
+
+    fn add(&mut self, plan: &dyn ExecutionPlan) {
+        if let Some((_, source)) = parquet_scan(plan) {
+            let metrics = source.metrics().clone_inner();
+            let sum = |name| metrics.sum_by_name(name).map(|value| value.as_usize() as u64);
+            if let Some(requests) = sum(REQUESTS) {
+                self.scans += 1;
+                self.requests += requests;
+                let sum = |name| sum(name).unwrap_or(0);
+                self.bytes_read += sum(BYTES_READ);
+                self.bytes_read_ahead += sum(BYTES_AHEAD);
+                self.bytes_in_vain += sum(BYTES_IN_VAIN);
+                self.bytes_uncached += sum(BYTES_UNCACHED);
+                self.bytes_requested += sum(BYTES_REQUESTED);
+                self.bytes_hit += sum(BYTES_HIT);
+                self.time_waiting += Duration::from_nanos(sum(TIME_WAITING));
+            }
+        }
+        for child in plan.children() {
+            self.add(child.as_ref());
+        }
+    }
+}
+
+/// The scan of Parquet files that a node of a plan is, if it is one.
+pub(super) fn parquet_scan(plan: &dyn ExecutionPlan) -> Option<(&FileScanConfig, &ParquetSource)> {
+    plan.downcast_ref::<DataSourceExec>()?.downcast_to_file_source::<ParquetSource>()
+}

@@ -1,0 +1,43 @@
+//! Tables that are files: registered in milliseconds, read when a query needs them.
+//!
+//! ```text
+//! register, CREATE EXTERNAL TABLE ─▶ ListingTable of DataFusion: schema and statistics of the footers, no rows
+//!                                        │ plan
+//!                                        ▼
+//! optimizer rule, the last one ─▶ Demand: filter columns, late columns, predicate
+//!                                        │ reader factory of the scan
+//!                                        ▼
+//! DataFusion's decoder ── ranges of a row group ──▶ FileReader ──▶ read ahead, near copy, or read now
+//!                                                      └─ starts reads of the row groups to come
+//! ```
+//!
+//! Decoding, pruning and work stealing are DataFusion's; this module replaces where the bytes come from. Formats are
+//! Parquet and Arrow IPC. Arrow files are read by DataFusion's own reader, through the store: a mapping of a file that
+//! another process truncates raises SIGBUS, which no error can report.
+//!
+//! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `factory`, `reader`, `ahead` requests of the
+//! decoder; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`.
+
+mod ahead;
+mod chunks;
+mod demand;
+mod error;
+mod factory;
+mod metrics;
+mod prune;
+mod ranges;
+mod reader;
+mod register;
+mod rule;
+mod source;
+mod store;
+mod stored;
+
+pub use demand::Demand;
+pub use error::FileError;
+pub use metrics::FileReport;
+pub use prune::{RowGroup, RowGroups};
+pub use register::{RegisterError, register};
+
+pub(crate) use rule::ReadFiles;
+pub(crate) use stored::StoredFiles;

@@ -1,0 +1,233 @@
+//! The reader of one file for DataFusion's Parquet decoder: each request is answered by reads that were started ahead,
+//! by near copies, or by reads that start now.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::execution::cache::cache_manager::FileMetadataCache;
+use datafusion::physical_expr::expressions::DynamicFilterTracking;
+use futures::FutureExt;
+use futures::future::{BoxFuture, try_join_all};
+use object_store::{ObjectMeta, ObjectStore};
+use parquet::arrow::arrow_reader::ArrowReaderOptions;
+use parquet::arrow::async_reader::AsyncFileReader;
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
+
+use super::ahead::{ReadAhead, Requested};
+use super::chunks::Chunks;
+use super::metrics::ReaderMetrics;
+use super::source::{From, RangeSource, Read};
+use super::{Demand, FileError, store};
+
+/// Where the reader gets the metadata of its file from.
+#[derive(Debug, Clone)]
+pub(super) struct MetadataSource {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) cache: Arc<FileMetadataCache>,
+    pub(super) size_hint: Option<usize>,
+    pub(super) time_out: Duration,
+}
+
+impl MetadataSource {
+    /// The metadata of the version `planned` of a file, from the cache if they are there.
+    async fn fetch(&self, planned: &ObjectMeta, policy: PageIndexPolicy) -> Result<Arc<ParquetMetaData>> {
+        let metadata = DFParquetMetadata::new(&*self.store, planned)
+            .with_metadata_size_hint(self.size_hint)
+            .with_file_metadata_cache(Some(Arc::clone(&self.cache)))
+            .with_page_index_policy(Some(policy));
+        match tokio::time::timeout(self.time_out, metadata.fetch_metadata()).await {
+            Ok(Ok(metadata)) => Ok(metadata),
+            // The footer of another version is mostly taken for a damaged one.
+            Ok(Err(error)) => Err(match store::change(&*self.store, planned, self.time_out).await {
+                Some(changed) => changed.into(),
+                None => ParquetError::External(Box::new(error)),
+            }),
+            Err(_) => {
+                let (file, time_out) = (planned.location.to_string(), self.time_out);
+                let requested = self.size_hint.unwrap_or(FOOTER_BYTES) as u64;
+                Err(FileError::TimeOut { file, requested, time_out }.into())
+            }
+        }
+    }
+}
+
+/// The end of a Parquet file: length of the metadata, magic number. Source: Apache Parquet format, "File format".
+const FOOTER_BYTES: usize = 8;
+
+/// The reader of one file, or of the part of it that one partition scans.
+pub(super) struct FileReader {
+    pub(super) source: Arc<dyn RangeSource>,
+    pub(super) file: PartitionedFile,
+    pub(super) demand: Arc<Demand>,
+    pub(super) metadata: MetadataSource,
+    /// 0 turns reading ahead off.
+    pub(super) window_bytes: u64,
+    pub(super) metrics: ReaderMetrics,
+    pub(super) chunks: Option<Arc<Chunks>>,
+    pub(super) ahead: Option<ReadAhead>,
+    pub(super) tracking: DynamicFilterTracking,
+}
+
+impl AsyncFileReader for FileReader {
+    /// Reads what is no column: Bloom filters, page indexes.
+    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes>> {
+        async move {
+            let ranges = [range];
+            self.check(&ranges)?;
+            let read = self.start(ranges[0].clone());
+            let mut parts = self.finish(&ranges, vec![read], 0).await?;
+            Ok(parts.pop().expect("one for each range"))
+        }
+        .boxed()
+    }
+
+    fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>>> {
+        async move {
+            self.check(&ranges)?;
+            if self.chunks.is_none() {
+                // DataFusion reads Bloom filters by one reader and continues with another one, which has not been asked for
+                // the metadata. They are in the session's cache.
+                self.load_chunks(None).await?;
+            }
+            self.look_ahead(&ranges)?;
+            let Requested { ahead, now } = match &mut self.ahead {
+                Some(state) => state.request(&ranges, &*self.source),
+                None => Requested { ahead: vec![], now: self.source.merge(ranges.clone()) },
+            };
+            let mut hit_bytes: u64 = ahead.iter().map(Read::len).sum();
+            let mut reads = ahead;
+            for range in now {
+                let read = self.start(range);
+                hit_bytes += if read.from == From::Near { read.len() } else { 0 };
+                reads.push(read);
+            }
+            // After the reads that the decoder waits for: the source serves them in this order.
+            if let Some(state) = &mut self.ahead {
+                let in_vain = state.take_dropped_bytes();
+                self.metrics.in_vain(in_vain);
+                state.fill(&*self.source).into_iter().for_each(|read| self.metrics.started(read, true));
+            }
+            self.finish(&ranges, reads, hit_bytes).await
+        }
+        .boxed()
+    }
+
+    fn get_metadata<'a>(
+        &'a mut self,
+        options: Option<&'a ArrowReaderOptions>,
+    ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>>> {
+        async move {
+            let chunks = self.load_chunks(options.map(|options| options.column_index_policy())).await?;
+            Ok(Arc::clone(chunks.metadata()))
+        }
+        .boxed()
+    }
+}
+
+impl FileReader {
+    /// Damaged metadata lead to ranges outside the file.
+    fn check(&self, ranges: &[Range<u64>]) -> Result<()> {
+        let size_bytes = self.source.size_bytes();
+        match ranges.iter().find(|range| range.start > range.end || range.end > size_bytes) {
+            None => Ok(()),
+            Some(&Range { start, end }) => {
+                let file = self.source.name().to_owned();
+                Err(FileError::OutOfRange { file, start, end, size_bytes }.into())
+            }
+        }
+    }
+
+    /// Loads the metadata of the file.
+    async fn load_chunks(&mut self, wanted: Option<PageIndexPolicy>) -> Result<Arc<Chunks>> {
+        // DataFusion asks for the page index later, past `get_metadata` and its cache. With a filter it is used soon, and
+        // mostly lies in the bytes that are read for the footer.
+        let policy = match self.demand.predicate() {
+            Some(_) => PageIndexPolicy::Optional,
+            None => wanted.unwrap_or(PageIndexPolicy::Skip),
+        };
+        let metadata = self.metadata.fetch(&self.file.object_meta, policy).await?;
+        let chunks = Arc::new(Chunks::new(metadata, self.source.size_bytes())?);
+        self.chunks = Some(Arc::clone(&chunks));
+        Ok(chunks)
+    }
+
+    fn start(&self, range: Range<u64>) -> Read {
+        let read = self.source.start(range);
+        self.metrics.started(&read, false);
+        read
+    }
+
+    /// Prepares reading ahead: at the first request, and when a dynamic filter may leave fewer row groups.
+    fn look_ahead(&mut self, ranges: &[Range<u64>]) -> Result<()> {
+        let Some(chunks) = &self.chunks else { return Ok(()) };
+        let external = |error| ParquetError::External(Box::new(error));
+        let Some(ahead) = &mut self.ahead else {
+            let groups = self.demand.row_groups(&self.file, chunks.metadata()).map_err(external)?;
+            let predicted = [self.demand.first(), self.demand.late()]
+                .map(|columns| chunks.leaves(columns, self.demand.file_schema()));
+            self.tracking = self.demand.tracking();
+            self.ahead = Some(ReadAhead::new(
+                Arc::clone(chunks),
+                groups.into_vec(),
+                predicted.into(),
+                self.window_bytes.min(self.source.window_bytes_max()),
+            ));
+            return Ok(());
+        };
+        if ahead.enters_group(ranges) && self.tracking.watcher().is_some_and(|tracker| tracker.changed()) {
+            let groups = self.demand.row_groups(&self.file, chunks.metadata()).map_err(external)?;
+            ahead.narrow(groups.as_slice());
+        }
+        Ok(())
+    }
+
+    /// Waits for `reads`, which cover `ranges`, and cuts the ranges out of them.
+    async fn finish(
+        &mut self,
+        ranges: &[Range<u64>],
+        reads: Vec<Read>,
+        hit_bytes: u64,
+    ) -> Result<Vec<Bytes>> {
+        let requested_bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        self.metrics.requested(requested_bytes, hit_bytes);
+        let waits = reads.into_iter().map(|Read { range, bytes, .. }| async move {
+            let bytes = bytes.await?;
+            Ok::<_, FileError>((range, bytes))
+        });
+        let mut parts = {
+            let _waiting = self.metrics.time_waiting.timer();
+            try_join_all(waits).await?
+        };
+        self.source.check_unchanged()?;
+        parts.sort_unstable_by_key(|(range, _)| range.start);
+        Ok(ranges.iter().map(|range| cut(&parts, range)).collect())
+    }
+}
+
+impl Drop for FileReader {
+    fn drop(&mut self) {
+        if let Some(ahead) = &mut self.ahead {
+            self.metrics.in_vain(ahead.take_dropped_bytes() + ahead.unrequested_bytes());
+        }
+    }
+}
+
+/// The bytes of `range`, without a copy. `parts` are sorted by start.
+fn cut(parts: &[(Range<u64>, Bytes)], range: &Range<u64>) -> Bytes {
+    if range.is_empty() {
+        return Bytes::new();
+    }
+    // A part may lie inside another one, so the nearest start is not always the one that covers the range.
+    let before = parts.partition_point(|(part, _)| part.start <= range.start);
+    let (part, bytes) = parts[..before]
+        .iter()
+        .rev()
+        .find(|(part, _)| range.end <= part.end)
+        .expect("the reads cover each range");
+    bytes.slice((range.start - part.start) as usize..(range.end - part.start) as usize)
+}

@@ -1,0 +1,116 @@
+//! The optimizer rule that gives scans of Parquet files memferry's reader. It changes nothing else of a plan.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::datasource::physical_plan::{FileScanConfigBuilder, ParquetFileReaderFactory};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+use object_store::local::LocalFileSystem;
+
+use super::Demand;
+use super::factory::Readers;
+use super::metrics::parquet_scan;
+use super::store::StoreLimits;
+use crate::options::MemferryOptions;
+use crate::tiers::Tiers;
+
+/// Gives each scan of Parquet files a reader with the demand of the scan.
+///
+/// It must be the last rule: the demand is that of the final plan.
+pub(crate) struct ReadFiles {
+    /// Of the session: its stores and its cache of metadata.
+    runtime: Arc<RuntimeEnv>,
+    /// Near memory for files of this machine.
+    tiers: Option<Arc<Tiers>>,
+}
+
+impl ReadFiles {
+    pub(crate) fn new(runtime: Arc<RuntimeEnv>, tiers: Option<Arc<Tiers>>) -> Self {
+        Self { runtime, tiers }
+    }
+
+    fn annotate(
+        &self,
+        plan: &Arc<dyn ExecutionPlan>,
+        options: &MemferryOptions,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some((config, source)) = parquet_scan(plan.as_ref()) else { return Ok(None) };
+        if source.parquet_file_reader_factory().is_some_and(|factory| !is_default(factory.as_ref())) {
+            return Ok(None);
+        }
+        let store = self.runtime.object_store(&config.object_store_url)?;
+        let is_local = store.to_string() == LocalFileSystem::new().to_string();
+        let readers = Readers {
+            store,
+            tiers: self.tiers.clone().filter(|_| is_local),
+            cache: self.runtime.cache_manager.get_file_metadata_cache(),
+            demand: Arc::new(Demand::of(config, source)?),
+            limits: StoreLimits {
+                time_out: Duration::from_millis(options.store_timeout_ms),
+                window_bytes: options.read_ahead_bytes as u64,
+            },
+            window_bytes: if options.read_ahead { options.read_ahead_bytes as u64 } else { 0 },
+        };
+        let source = source.clone().with_parquet_file_reader_factory(Arc::new(readers));
+        let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
+        Ok(Some(DataSourceExec::from_data_source(config)))
+    }
+}
+
+impl PhysicalOptimizerRule for ReadFiles {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = MemferryOptions::of(config);
+        if !options.read_files {
+            return Ok(plan);
+        }
+        let annotated = plan.transform_up(|plan| {
+            Ok(match self.annotate(&plan, &options)? {
+                Some(annotated) => Transformed::yes(annotated),
+                None => Transformed::no(plan),
+            })
+        });
+        Ok(annotated?.data)
+    }
+
+    fn name(&self) -> &str {
+        "memferry_read_files"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for ReadFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadFiles").finish_non_exhaustive()
+    }
+}
+
+/// Whether a factory is one of DataFusion's own. One that the program brought stays.
+///
+/// Factories cannot be downcast; the name is the first thing that a derived `Debug` writes, and writing stops after it.
+fn is_default(factory: &dyn ParquetFileReaderFactory) -> bool {
+    struct Start(String);
+    impl fmt::Write for Start {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.push_str(text);
+            if self.0.len() < 64 && !self.0.contains([' ', '{']) { Ok(()) } else { Err(fmt::Error) }
+        }
+    }
+    let mut start = Start(String::new());
+    let _stopped = write!(start, "{factory:?}");
+    let name = start.0.split([' ', '{']).next();
+    matches!(name, Some("CachedParquetFileReaderFactory" | "DefaultParquetFileReaderFactory" | "Readers"))
+}

@@ -1,0 +1,195 @@
+//! Files of this machine: near copies of their ranges, read by the mover past the page cache.
+//!
+//! Each file is a region of the cache, for all queries and sessions over the same [`Tiers`](crate::Tiers). A column chunk
+//! that a query has read is near for the next one. Where the budget has no room, the range is read to memory of its own.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use memferry::cache::{Access, Cache, Entry, Reading, StoredRegion};
+use memferry::mover::{FileRead, ReadError};
+use memferry::storage::StoredFile;
+use memferry::topology::NodeId;
+use object_store::ObjectMeta;
+
+use super::FileError;
+use super::ranges::Merging;
+use super::source::{From, RangeSource, Read};
+
+/// How reads are merged. Whole column chunks are mostly larger than `alone_bytes`: an entry of the cache is a chunk then, which
+/// serves other queries whatever other columns they read.
+const MERGING: Merging = Merging {
+    // Twice the unit of direct reads, which touches both ends of a gap anyway.
+    gap_bytes: 8 << 10,
+    request_bytes_max: 1 << 20,
+    // Both ends of a direct read are rounded to 4 KiB: 3 % of this.
+    alone_bytes: 256 << 10,
+};
+
+/// Open files whose entries are kept. Each takes two descriptors.
+const OPEN_FILES_MAX: usize = 256;
+
+/// Share of the budget that one partition may read ahead: a machine with more partitions than this reads ahead what fits.
+const WINDOW_DIVISOR: u64 = 8;
+
+/// The files that queries over the same cache have open.
+#[derive(Debug)]
+pub(crate) struct StoredFiles {
+    cache: Cache,
+    near: NodeId,
+    window_bytes_max: u64,
+    /// By path, with the moment of the last use.
+    open: Mutex<HashMap<PathBuf, (u64, Arc<LocalFile>)>>,
+}
+
+impl StoredFiles {
+    pub(crate) fn new(cache: Cache, near: NodeId, budget_bytes: u64) -> Self {
+        Self { cache, near, window_bytes_max: budget_bytes / WINDOW_DIVISOR, open: Mutex::default() }
+    }
+
+    /// The version `planned` of the file at `path`.
+    ///
+    /// # Errors
+    /// [`FileError::Storage`], [`Changed`](FileError::Changed).
+    pub(crate) fn open(&self, path: &Path, planned: &ObjectMeta) -> Result<Arc<LocalFile>, FileError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = open.values().map(|(used, _)| used + 1).max().unwrap_or(0);
+        if let Some((used, file)) = open.get_mut(path)
+            && file.region.check_unchanged().is_ok()
+        {
+            *used = now;
+            file.check_planned(planned)?;
+            return Ok(Arc::clone(file));
+        }
+        // Another version is another region; this drops the entries of the one before.
+        open.remove(path);
+        let file = match StoredFile::open(path) {
+            Ok(file) => Arc::new(file),
+            Err(_) if !path.exists() => return Err(FileError::Vanished { file: path.display().to_string() }),
+            Err(error) => return Err(error.into()),
+        };
+        let file = Arc::new(LocalFile {
+            name: path.display().to_string(),
+            region: self.cache.register_file(file),
+            cache: self.cache.clone(),
+            near: self.near,
+            window_bytes_max: self.window_bytes_max,
+        });
+        file.check_planned(planned)?;
+        if open.len() == OPEN_FILES_MAX
+            && let Some(oldest) = open.iter().min_by_key(|(_, (used, _))| used).map(|(path, _)| path.clone())
+        {
+            open.remove(&oldest);
+        }
+        open.insert(path.to_owned(), (now, Arc::clone(&file)));
+        Ok(file)
+    }
+}
+
+/// One version of a file of this machine.
+#[derive(Debug)]
+pub(crate) struct LocalFile {
+    name: String,
+    region: StoredRegion,
+    cache: Cache,
+    near: NodeId,
+    window_bytes_max: u64,
+}
+
+impl LocalFile {
+    /// Whether this is the version that the query was planned for.
+    fn check_planned(&self, planned: &ObjectMeta) -> Result<(), FileError> {
+        let changed = |what| FileError::Changed { file: self.name.clone(), what };
+        let size_bytes = self.region.len();
+        if size_bytes != planned.size {
+            return Err(changed(format!("size {size_bytes} instead of {} bytes", planned.size)));
+        }
+        let modified = std::fs::metadata(&self.name).and_then(|metadata| metadata.modified());
+        match modified {
+            Ok(modified) if modified == SystemTime::from(planned.last_modified) => Ok(()),
+            Ok(_) => Err(changed("it was written".to_owned())),
+            Err(_) => Err(FileError::Vanished { file: self.name.clone() }),
+        }
+    }
+
+    fn read_uncached(&self, range: Range<u64>) -> FileRead {
+        self.cache.mover().read(self.region.file(), range)
+    }
+}
+
+impl RangeSource for LocalFile {
+    fn size_bytes(&self) -> u64 {
+        self.region.len()
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn start(&self, range: Range<u64>) -> Read {
+        let uncached = || self.read_uncached(range.clone());
+        let reading = match self.cache.read(&self.region, range.clone(), Access::near(self.near)) {
+            Ok(reading) => reading,
+            Err(error) => {
+                let bytes = std::future::ready(Err(error.into())).boxed();
+                return Read { range, bytes, from: From::FileUncached };
+            }
+        };
+        let from = if reading.started_read() { From::File } else { From::Near };
+        // A reading that finds no room is ready at once.
+        if reading.started_read() && reading.is_ready() {
+            let bytes = match reading.wait() {
+                Ok(entry) => std::future::ready(Ok(held(entry))).boxed(),
+                Err(ReadError::NoRoom { .. }) => {
+                    let bytes = owned(uncached()).boxed();
+                    return Read { range, bytes, from: From::FileUncached };
+                }
+                Err(error) => std::future::ready(Err(error.into())).boxed(),
+            };
+            return Read { range, bytes, from };
+        }
+        Read { bytes: near(reading, Arc::clone(self.region.file()), self.cache.clone()).boxed(), range, from }
+    }
+
+    fn merge(&self, ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        MERGING.merge(ranges)
+    }
+
+    fn check_unchanged(&self) -> Result<(), FileError> {
+        Ok(self.region.check_unchanged()?)
+    }
+
+    fn window_bytes_max(&self) -> u64 {
+        self.window_bytes_max
+    }
+}
+
+/// The bytes of a near copy. Another query's reading may have found no room.
+async fn near(reading: Reading, file: Arc<StoredFile>, cache: Cache) -> Result<Bytes, FileError> {
+    let range = reading.range();
+    match reading.await {
+        Ok(entry) => Ok(held(entry)),
+        Err(ReadError::NoRoom { .. }) => owned(cache.mover().read(&file, range)).await,
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn owned(read: FileRead) -> Result<Bytes, FileError> {
+    Ok(Bytes::from_owner(read.await?))
+}
+
+/// The bytes of an entry, which stays in its block while the decoder uses it.
+fn held(entry: Entry) -> Bytes {
+    struct Held(Entry);
+    impl AsRef<[u8]> for Held {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_slice()
+        }
+    }
+    Bytes::from_owner(Held(entry))
+}

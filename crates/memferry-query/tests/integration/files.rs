@@ -1,0 +1,411 @@
+//! Tables that are files: answers equal DataFusion's, nothing is read that no row group needs, and every failure of a file
+//! or store is an error of the query that met it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
+use arrow::datatypes::{DataType, Field, Int64Type};
+use arrow::util::pretty::pretty_format_batches;
+use datafusion::physical_plan::collect;
+use datafusion::prelude::SessionContext;
+use memferry_query::files::{FileReport, RegisterError, register};
+use memferry_query::{SessionOptions, session};
+use object_store::{ObjectStoreExt, PutPayload};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use crate::store_support::{Fault, TestStore};
+
+const ROWS: i64 = 20_000;
+const GROUP_ROWS: usize = 1000;
+
+/// `id` ascends; `mixed` is a permutation of it; `text` is wide; the rest is nested, or null.
+fn batch(ids: std::ops::Range<i64>) -> RecordBatch {
+    let mixed = |id: i64| id * 7919 % ROWS;
+    let lists = ids.clone().map(|id| (id % 3 != 0).then(|| (0..id % 4).map(Some).collect::<Vec<_>>()));
+    let fields = vec![
+        (Arc::new(Field::new("x", DataType::Int64, true)), {
+            Arc::new(ids.clone().map(|id| (id % 5 != 0).then_some(id)).collect::<Int64Array>()) as ArrayRef
+        }),
+        (
+            Arc::new(Field::new("y", DataType::Float64, false)),
+            Arc::new(ids.clone().map(|id| id as f64 / 8.0).collect::<Float64Array>()) as ArrayRef,
+        ),
+    ];
+    let columns: [(&str, ArrayRef, bool); 6] = [
+        ("id", Arc::new(Int64Array::from_iter_values(ids.clone())), false),
+        ("mixed", Arc::new(Int64Array::from_iter_values(ids.clone().map(mixed))), false),
+        (
+            "amount",
+            Arc::new(ids.clone().map(|id| (id % 7 != 0).then_some(id as f64)).collect::<Float64Array>()),
+            true,
+        ),
+        (
+            "text",
+            Arc::new(StringArray::from_iter_values(
+                ids.clone()
+                    .map(|id| format!("{:x}", (id as u128 + 1) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)),
+            )),
+            false,
+        ),
+        ("list", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists)), true),
+        ("pair", Arc::new(StructArray::from(fields)), false),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+}
+
+fn parquet(batches: &[RecordBatch]) -> Vec<u8> {
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(GROUP_ROWS))
+        .set_data_page_row_count_limit(200)
+        .set_write_batch_size(100)
+        .build();
+    let mut writer = ArrowWriter::try_new(vec![], batches[0].schema(), Some(properties)).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.into_inner().unwrap()
+}
+
+fn directory_with(files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    let path = directory.path().to_owned();
+    (directory, path)
+}
+
+async fn set(context: &SessionContext, settings: &[&str]) {
+    for setting in settings {
+        context.sql(&format!("SET {setting}")).await.unwrap().collect().await.unwrap();
+    }
+}
+
+/// A session with the table `t`.
+async fn context(location: &str, settings: &[&str]) -> SessionContext {
+    let context = session(&SessionOptions { partitions: 2, batch_rows: 512, ..SessionOptions::default() });
+    set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
+    set(&context, settings).await;
+    register(&context, "t", location).await.unwrap();
+    context
+}
+
+/// The answer as text, or the error.
+async fn run(context: &SessionContext, sql: &str) -> Result<(String, FileReport), String> {
+    let plan = context.sql(sql).await.map_err(|error| error.to_string())?;
+    let plan = plan.create_physical_plan().await.map_err(|error| error.to_string())?;
+    let batches = collect(Arc::clone(&plan), context.task_ctx()).await.map_err(|error| error.to_string())?;
+    Ok((pretty_format_batches(&batches).unwrap().to_string(), FileReport::of(plan.as_ref())))
+}
+
+const QUERIES: [&str; 10] = [
+    "select count(*), sum(id), sum(amount), min(text), max(text) from t",
+    "select sum(amount), count(text) from t where mixed < 100",
+    "select id, text from t where id between 3456 and 3470 order by id",
+    "select text from t where mixed = 17 and amount > 0",
+    "select id, mixed, text from t order by mixed limit 7",
+    "select id, text from t order by id desc limit 5",
+    "select sum(pair['x']), sum(pair['y']) from t where id % 2 = 0",
+    "select count(*) from t, lateral (select unnest(t.list) as v) where v = 2",
+    "select a.id, b.text from t a join t b on a.mixed = b.id where a.id < 10 order by a.id",
+    "select sum(length(text)) from t where mixed < -1",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_those_of_datafusion() {
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+    let location = path.join("t.parquet").display().to_string();
+    for pushdown in ["false", "true"] {
+        let pushdown = format!("datafusion.execution.parquet.pushdown_filters = {pushdown}");
+        let plain = context(&location, &[&pushdown, "memferry.read_files = false"]).await;
+        let ways = [
+            context(&location, &[&pushdown]).await,
+            context(&location, &[&pushdown, "memferry.read_ahead = false"]).await,
+            context(&location, &[&pushdown, "memferry.read_ahead_bytes = 1"]).await,
+        ];
+        for sql in QUERIES {
+            let (expected, untouched) = run(&plain, sql).await.unwrap();
+            assert_eq!(untouched.scans, 0, "plain DataFusion reads by itself");
+            for (way, context) in ways.iter().enumerate() {
+                let (answer, report) = run(context, sql).await.unwrap();
+                assert_eq!(answer, expected, "{sql}, way {way}, {pushdown}");
+                assert!(report.scans > 0, "{sql}");
+                assert!(way != 1 || report.bytes_read_ahead == 0, "{report:?}");
+            }
+        }
+    }
+}
+
+/// Bytes of the columns `leaves` in the row groups `groups` of a file.
+fn chunk_bytes(file: &[u8], groups: std::ops::Range<usize>, leaves: &[usize]) -> u64 {
+    let reader = SerializedFileReader::new(bytes::Bytes::copy_from_slice(file)).unwrap();
+    let group = |group| {
+        let group = reader.metadata().row_group(group);
+        leaves.iter().map(|&leaf| group.column(leaf).byte_range().1).sum::<u64>()
+    };
+    groups.map(group).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_the_needed_columns_of_the_needed_row_groups_once() {
+    let file = parquet(&[batch(0..ROWS)]);
+    let (_directory, path) = directory_with(&[("t.parquet", file.clone())]);
+    let page_index_off = "datafusion.execution.parquet.enable_page_index = false";
+    let context = context(path.join("t.parquet").to_str().unwrap(), &[page_index_off]).await;
+    for (sql, groups, leaves) in [
+        ("select sum(amount), max(text) from t", 0..20, vec![2, 3]),
+        ("select sum(amount) from t where id >= 5000 and id < 8000", 5..8, vec![0, 2]),
+        ("select sum(pair['y']) from t", 0..20, vec![6]),
+        ("select sum(mixed) from t where id > 19999999", 0..0, vec![]),
+    ] {
+        let (_, report) = run(&context, sql).await.unwrap();
+        let needed_bytes = chunk_bytes(&file, groups, &leaves);
+        assert_eq!(report.bytes_requested, needed_bytes, "{sql}: {report:?}");
+        // Small columns between needed ones are read with them, see the gap of the store.
+        assert!(report.bytes_in_vain == 0, "{sql}: {report:?}");
+        let has_several = needed_bytes > 0;
+        assert_eq!(report.bytes_read_ahead > 0, has_several, "{sql}: {report:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_columns_are_not_read_ahead_where_no_row_passes() {
+    let (store, context) = store_with_table(Duration::ZERO, &[]).await;
+    set(&context, &["datafusion.execution.parquet.pushdown_filters = true"]).await;
+    set(&context, &["datafusion.execution.target_partitions = 1"]).await;
+    store.forget();
+    // No statistics tell it: every row group has values around 7.5.
+    let sql = "select max(text) from t where mixed % 1000 = 1001";
+    let (_, report) = run(&context, sql).await.unwrap();
+    assert!(report.bytes_in_vain > 0, "the late columns of the first row group are read ahead: {report:?}");
+    let text_bytes_of_a_group = GROUP_ROWS as u64 * 40;
+    assert!(report.bytes_in_vain < 2 * text_bytes_of_a_group, "only of the first one: {report:?}");
+}
+
+async fn store_with_table(latency: Duration, settings: &[&str]) -> (Arc<TestStore>, SessionContext) {
+    let store = TestStore::new(latency);
+    let content = parquet(&[batch(0..ROWS)]);
+    store.put(&"t.parquet".into(), PutPayload::from(content)).await.unwrap();
+    let context = session(&SessionOptions { partitions: 2, batch_rows: 512, ..SessionOptions::default() });
+    let url = "test://bucket".try_into().unwrap();
+    context.register_object_store(&url, Arc::clone(&store) as _);
+    set(&context, settings).await;
+    register(&context, "t", "test://bucket/t.parquet").await.unwrap();
+    store.forget();
+    (store, context)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_store_is_read_by_several_requests_at_a_time() {
+    let latency = Duration::from_millis(30);
+    let sql = "select sum(amount), max(text) from t";
+    let mut times = vec![];
+    let mut answers = vec![];
+    for settings in ["memferry.read_files = false", "memferry.read_files = true"] {
+        let (store, context) = store_with_table(latency, &[settings]).await;
+        let start = Instant::now();
+        answers.push(run(&context, sql).await.unwrap().0);
+        times.push(start.elapsed());
+        if settings.ends_with("true") {
+            assert!(store.in_flight_max.load(Ordering::Relaxed) > 2, "{store:?}");
+        }
+    }
+    assert_eq!(answers[0], answers[1]);
+    let ratio = times[0].as_secs_f64() / times[1].as_secs_f64();
+    assert!(ratio > 1.5, "20 row groups of 30 ms each, in turn {:?}, ahead {:?}", times[0], times[1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_of_a_store_are_errors_of_the_query() {
+    for (fault, expected) in [
+        (Fault::Refused, "cannot read t.parquet: Generic test error: the store is on fire; check"),
+        (Fault::Hangs, "within 0.2 s; run the query again, or raise memferry.store_timeout_ms"),
+        (Fault::Short, "bytes of t.parquet for a request of"),
+        (Fault::OtherVersion, "t.parquet changed while a query read it (entity tag other instead of"),
+        (Fault::Gone, "t.parquet was removed while a query read it"),
+    ] {
+        let (store, context) = store_with_table(Duration::ZERO, &["memferry.store_timeout_ms = 200"]).await;
+        // The footer, which is cached already, is not below this.
+        store.fail(fault, 300_000);
+        let error = run(&context, "select sum(amount), max(text) from t").await.unwrap_err();
+        assert!(error.contains(expected), "{fault:?}: {error}");
+        store.fail(Fault::None, 0);
+        run(&context, "select sum(amount), max(text) from t").await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_query_stops_its_requests() {
+    let (store, context) = store_with_table(Duration::ZERO, &[]).await;
+    store.fail(Fault::Hangs, u64::MAX);
+    let running = tokio::spawn(async move { run(&context, "select sum(amount), max(text) from t").await });
+    wait_until(|| store.in_flight.load(Ordering::Relaxed) >= 3).await;
+    running.abort();
+    wait_until(|| store.in_flight.load(Ordering::Relaxed) == 0).await;
+    assert!(store.cancelled.load(Ordering::Relaxed) >= 3);
+    let requests = store.requests.lock().unwrap().len();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(store.requests.lock().unwrap().len(), requests, "none started after the end");
+    assert!(store.bytes_requested() > 0);
+}
+
+async fn wait_until(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited 20 s");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_changed_since_the_plan_fail_the_query_and_not_the_next_one() {
+    let content = parquet(&[batch(0..ROWS)]);
+    let (_directory, path) = directory_with(&[("t.parquet", content.clone())]);
+    let file = path.join("t.parquet");
+    let context = context(file.to_str().unwrap(), &[]).await;
+    let sql = "select count(*), sum(id) from t";
+    let plan = async || context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let changes: [(&dyn Fn(), &str); 3] = [
+        (&|| fs::write(&file, parquet(&[batch(0..ROWS / 2)])).unwrap(), "changed while a query read it"),
+        (&|| fs::write(&file, &content[..content.len() / 2]).unwrap(), "changed while a query read it"),
+        (&|| fs::remove_file(&file).unwrap(), "was removed while a query read it"),
+    ];
+    for (change, expected) in changes {
+        let plan = plan().await;
+        change();
+        let error = collect(plan, context.task_ctx()).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        fs::write(&file, &content).unwrap();
+        let (answer, _) = run(&context, sql).await.unwrap();
+        assert!(answer.contains("| 20000    | 199990000 |"), "{answer}");
+    }
+    fs::write(&file, parquet(&[batch(0..10)])).unwrap();
+    let (answer, _) = run(&context, sql).await.unwrap();
+    assert!(answer.contains("45"), "a new version is read by the next query: {answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directories_globs_and_partitions_are_tables() {
+    let part = |ids| parquet(&[batch(ids)]);
+    let (_directory, path) = directory_with(&[
+        ("plain/a.parquet", part(0..1500)),
+        ("plain/b.parquet", part(1500..3000)),
+        ("plain/notes.txt", b"not a table".to_vec()),
+        ("hive/year=2024/a.parquet", part(0..1500)),
+        ("hive/year=2025/b.parquet", part(1500..3000)),
+        ("noname/data", part(0..10)),
+    ]);
+    let root = path.display();
+    for (location, sql, expected) in [
+        (format!("{root}/plain"), "select count(*), sum(id) from t", "4498500"),
+        (format!("{root}/plain/"), "select count(*), sum(id) from t", "4498500"),
+        (format!("{root}/plain/a*.parquet"), "select count(*), sum(id) from t", "1124250"),
+        (format!("{root}/hive"), "select sum(id) from t where year = 2025", "3374250"),
+        (format!("{root}/noname/data"), "select sum(id) from t", "45"),
+        (format!("file://{root}/plain/b.parquet"), "select sum(id) from t", "3374250"),
+    ] {
+        let context = context(&location, &[]).await;
+        let (answer, _) = run(&context, sql).await.unwrap();
+        assert!(answer.contains(expected), "{location}: {answer}");
+    }
+    let context = session(&SessionOptions::default());
+    let create = format!("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '{root}/plain/'");
+    context.sql(&create).await.unwrap().collect().await.unwrap();
+    let (answer, report) = run(&context, "select sum(id) from t").await.unwrap();
+    assert!(answer.contains("4498500") && report.scans == 1, "{answer} {report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn arrow_files_are_tables() {
+    let batch = batch(0..3000);
+    let (_directory, path) = directory_with(&[]);
+    let plain = session(&SessionOptions::default());
+    plain.register_batch("source", batch).unwrap();
+    let file = path.join("t.arrow");
+    let copy = format!("COPY source TO '{}' STORED AS ARROW", file.display());
+    plain.sql(&copy).await.unwrap().collect().await.unwrap();
+    let context = context(file.to_str().unwrap(), &[]).await;
+    let (answer, _) =
+        run(&context, "select sum(id), max(pair['x']) from t where mixed < 9000").await.unwrap();
+    let (expected, _) =
+        run(&plain, "select sum(id), max(pair['x']) from source where mixed < 9000").await.unwrap();
+    assert_eq!(answer.replace("source", "t"), expected.replace("source", "t"));
+}
+
+#[tokio::test]
+async fn what_is_no_table_is_refused_with_the_reason() {
+    let schema_a = parquet(&[batch(0..10)]);
+    let other: ArrayRef = Arc::new(StringArray::from(vec!["x"]));
+    let schema_b = parquet(&[RecordBatch::try_from_iter([("id", other)]).unwrap()]);
+    let (_directory, path) = directory_with(&[
+        ("mixed/a.parquet", schema_a.clone()),
+        ("mixed/b.parquet", schema_b),
+        ("empty/notes.txt", b"x".to_vec()),
+        ("bad/a.parquet", b"PAR1 and nothing else".to_vec()),
+        ("text/table", b"a,b,c".to_vec()),
+        ("short/a.parquet", schema_a[..schema_a.len() - 3].to_vec()),
+    ]);
+    let context = session(&SessionOptions::default());
+    let refused = async |location: &str| {
+        let location = path.join(location).display().to_string();
+        register(&context, "t", &location).await.unwrap_err()
+    };
+    let error = refused("mixed").await;
+    let RegisterError::MixedSchemas { column, type_a, type_b, file_a, file_b, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!((column.as_str(), type_a.as_str()), ("id", "Int64"));
+    assert!(type_b.starts_with("Utf8") && file_a.ends_with("a.parquet") && file_b.ends_with("b.parquet"));
+    assert!(matches!(refused("empty").await, RegisterError::NoFiles { .. }));
+    assert!(matches!(refused("missing").await, RegisterError::Path { .. }));
+    assert!(matches!(refused("text/table").await, RegisterError::Format { .. }));
+    for damaged in ["bad/a.parquet", "short/a.parquet"] {
+        let error = refused(damaged).await;
+        let RegisterError::Schema { location, .. } = &error else { panic!("{error}") };
+        assert!(location.ends_with(damaged), "{error}");
+    }
+    assert!(matches!(
+        register(&context, "t", "nostore://x/y.parquet").await,
+        Err(RegisterError::Location { .. })
+    ));
+    assert!(context.table("t").await.is_err(), "nothing was registered");
+}
+
+/// Runs a query over a damaged file. Returns the answer, or `None` for an error.
+async fn damaged(path: &Path, content: &[u8]) -> Option<String> {
+    fs::write(path, content).unwrap();
+    let context = session(&SessionOptions { partitions: 1, ..SessionOptions::default() });
+    register(&context, "t", path.to_str().unwrap()).await.ok()?;
+    Some(run(&context, "select sum(a), max(b) from t where a > 3").await.ok()?.0)
+}
+
+#[tokio::test]
+async fn each_byte_of_a_footer_changed_is_an_error_or_the_right_answer() {
+    let columns: [(&str, ArrayRef); 2] = [
+        ("a", Arc::new(Int64Array::from_iter_values(0..50))),
+        ("b", Arc::new(StringArray::from_iter_values((0..50).map(|row| format!("text {row}"))))),
+    ];
+    let file = parquet(&[RecordBatch::try_from_iter(columns).unwrap()]);
+    let footer_bytes = u32::from_le_bytes(file[file.len() - 8..][..4].try_into().unwrap()) as usize + 8;
+    let (_directory, path) = directory_with(&[]);
+    let path = path.join("t.parquet");
+    let right = damaged(&path, &file).await.unwrap();
+    let (mut errors, mut same, mut other) = (0, 0, vec![]);
+    for offset in file.len() - footer_bytes..file.len() {
+        let mut content = file.clone();
+        content[offset] ^= 0xff;
+        match damaged(&path, &content).await {
+            None => errors += 1,
+            Some(answer) if answer == right => same += 1,
+            Some(answer) => other.push((offset, answer)),
+        }
+    }
+    assert!(errors > 0 && same > 0, "{errors} errors, {same} right answers");
+    assert!(other.is_empty(), "{other:?}");
+}
