@@ -30,6 +30,7 @@ use datafusion::error::DataFusionError;
 use memferry::mover::MoverError;
 use memferry::topology::TopologyError;
 use memferry_dsa_emulator::StartError;
+use memferry_query::files::RegisterError;
 use memferry_query::{BudgetTooSmall, LoadError, TiersError};
 
 /// A query that cannot be set up, run or trusted.
@@ -51,6 +52,9 @@ pub enum QueryError {
     /// TPC-H data cannot be generated.
     #[error(transparent)]
     Tpch(#[from] TpchError),
+    /// A file cannot be a table.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
     /// A table cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),

@@ -50,8 +50,8 @@ pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Resu
     let next = AtomicUsize::new(0);
     let failure = Mutex::new(None);
     let work = || {
-        // ORDERING: Relaxed, no partner: only uniqueness matters.
         let tables: Vec<_> = TABLES.iter().zip(ROW_GROUP_ROWS).collect();
+        // ORDERING: Relaxed, no partner: only uniqueness matters.
         while let Some((table, group_rows)) = tables.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(error) = write(table, *group_rows, scale, unfinished.path(), progress) {
                 *failure.lock().unwrap_or_else(|lock| lock.into_inner()) = Some(error);

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
 use memferry_bench::harness::{Pairs, Peer as RowPeer, Provenance, Row, geomean, geomean_ratio, median};
-use memferry_query::SessionOptions;
 use memferry_query::load::Progress;
+use memferry_query::{SessionOptions, Tiers, files, session};
 use tokio::runtime::Runtime;
 
 use self::io::{FileCache, Temperature};
 use self::peers::{ENGINES, Peer, Run};
 use self::way::{Session, Way, register_plain};
-use crate::{QueryError, tpch};
+use crate::{QueryError, TPCH_TABLES, tpch, tpch_file};
 
 /// The benchmark of queries over cold files.
 pub struct ColdBenchmark {
@@ -120,8 +120,10 @@ impl ColdBenchmark {
 
     /// The ways, in the order of their positions.
     fn ways(&self) -> Result<Vec<Way<'_>>, QueryError> {
+        let tiers = Tiers::builder(Arc::clone(&self.machine)).build()?;
         let ours = |name: &str, read_ahead: bool| {
-            let open = move || self.our_session(read_ahead);
+            let tiers = Arc::clone(&tiers);
+            let open = move || self.our_session(&tiers, read_ahead);
             Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
         };
         let plain = |name: &str, pushdown: bool| {
@@ -141,11 +143,17 @@ impl ColdBenchmark {
         Ok(ways)
     }
 
-    fn our_session(&self, read_ahead: bool) -> Result<SessionContext, QueryError> {
-        let _ = (read_ahead, &self.machine);
-        let context = memferry_query::session(&self.options);
-        register_plain(&self.runtime, &context, &self.files)?;
-        Ok(context)
+    fn our_session(&self, tiers: &Arc<Tiers>, read_ahead: bool) -> Result<SessionContext, QueryError> {
+        tiers.cache().clear();
+        let context = session(&SessionOptions { tiers: Some(Arc::clone(tiers)), ..self.options.clone() });
+        self.runtime.block_on(async {
+            context.sql(&format!("set memferry.read_ahead = {read_ahead}")).await?.collect().await?;
+            for table in TPCH_TABLES {
+                let location = tpch_file(&self.files, table);
+                files::register(&context, table, &location.to_string_lossy()).await?;
+            }
+            Ok(context)
+        })
     }
 
     fn plain_session(&self, pushdown: bool) -> Result<SessionContext, QueryError> {
