@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: installs the missing programs that chores need, with apt-get, rustup and cargo.
+//! `cargo xtask setup`: installs the missing programs that chores need, with apt-get, rustup, cargo and pip.
 
 use crate::shell::{self, Failure, cargo, nightly, program};
 
@@ -27,8 +27,12 @@ const CARGO_FUZZ: [&str; 5] = ["install", "cargo-fuzz", "--version", "0.13.2", "
 /// reads the rustdoc JSON of a range of nightlies.
 const TOOLS: &[(&str, &str)] = &[("cargo-warloc", "0.1.1"), ("cargo-public-api", "0.52.0")];
 
+/// Python packages of other engines, for `memferry bench --peers PYTHON`.
+const PEERS: &[&str] = &["datafusion==55.0.0", "duckdb==2.0.0", "polars==2.1.0", "pyarrow==26.0.1"];
+
 pub(crate) fn run() -> Result<(), Failure> {
     packages()?;
+    peers()?;
     if !nightly().arg("--version").output().is_ok_and(|output| output.status.success()) {
         eprintln!("nightly Rust is missing, for the sanitizers and fuzzing");
         program("rustup").args(["toolchain", "install", "nightly", "--profile", "minimal"]).run()?;
@@ -47,6 +51,25 @@ pub(crate) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Makes the Python environment of [`PEERS`].
+fn peers() -> Result<(), Failure> {
+    let directory = shell::cache("peers")?;
+    let pip = directory.join("bin/pip").display().to_string();
+    let installed =
+        if shell::is_installed(&pip) { program(&pip).arg("freeze").output()? } else { String::new() };
+    if PEERS.iter().all(|package| installed.lines().any(|line| line == *package)) {
+        return Ok(());
+    }
+    eprintln!("Python packages are missing, for comparisons with other engines: {}", PEERS.join(", "));
+    if program("python3").args(["-c", "import ensurepip"]).run().is_err() {
+        install(&["python3-venv"])?;
+    }
+    program("python3").args(["-m", "venv"]).args([&directory]).run()?;
+    program(&pip).args(["install", "--quiet", "--disable-pip-version-check"]).args(PEERS).run()?;
+    eprintln!("they are for `memferry bench --peers {}`", directory.join("bin/python").display());
+    Ok(())
+}
+
 fn packages() -> Result<(), Failure> {
     let missing: Vec<_> = NEEDS.iter().filter(|(program, ..)| !shell::is_installed(program)).collect();
     if missing.is_empty() {
@@ -56,7 +79,11 @@ fn packages() -> Result<(), Failure> {
     for (program, package, purpose) in &missing {
         eprintln!("{program} is missing (for {purpose}); the package {package} has it");
     }
-    let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
+    install(&missing.iter().map(|(_, package, _)| *package).collect::<Vec<_>>())
+}
+
+/// Installs packages of Debian and Ubuntu.
+fn install(packages: &[&str]) -> Result<(), Failure> {
     let by_hand = format!("apt-get install --no-install-recommends {}", packages.join(" "));
     if !shell::is_installed("apt-get") {
         let packages = packages.join(", ");
@@ -72,5 +99,5 @@ fn packages() -> Result<(), Failure> {
     }
     let apt = || program("apt-get").env("DEBIAN_FRONTEND", "noninteractive");
     apt().args(["-q", "update"]).run()?;
-    apt().args(["-q", "install", "--yes", "--no-install-recommends"]).args(&packages).run()
+    apt().args(["-q", "install", "--yes", "--no-install-recommends"]).args(packages).run()
 }

@@ -9,23 +9,28 @@
 
 mod answers;
 mod benchmark;
+mod cold;
 mod dsa;
 mod paper_table;
 mod runner;
 pub mod tpch;
+mod tpch_files;
 mod tpch_tables;
 
 pub use answers::{Difference, answers_equal};
 pub use benchmark::{Answers, QueryBenchmark};
+pub use cold::ColdBenchmark;
 pub use dsa::{Dsa, QueryTiers};
 pub use paper_table::{paper_query, paper_table};
 pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};
+pub use tpch_files::{TPCH_TABLES, tpch_directory, tpch_file, tpch_files};
 pub use tpch_tables::{TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, tpch_tables};
 
 use datafusion::error::DataFusionError;
 use memferry::mover::MoverError;
 use memferry::topology::TopologyError;
 use memferry_dsa_emulator::StartError;
+use memferry_query::files::RegisterError;
 use memferry_query::{BudgetTooSmall, LoadError, TiersError};
 
 /// A query that cannot be set up, run or trusted.
@@ -47,6 +52,9 @@ pub enum QueryError {
     /// TPC-H data cannot be generated.
     #[error(transparent)]
     Tpch(#[from] TpchError),
+    /// A file cannot be a table.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
     /// A table cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -59,6 +67,9 @@ pub enum QueryError {
     /// The threads of the queries cannot be started.
     #[error("the threads for the queries cannot be started")]
     Threads(#[source] std::io::Error),
+    /// Another engine cannot be compared with.
+    #[error("{0}")]
+    Peer(String),
     /// The benchmark would prove nothing.
     #[error("{0}")]
     Invalid(String),

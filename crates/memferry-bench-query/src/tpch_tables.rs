@@ -3,6 +3,7 @@
 //! Source: TPC Benchmark H specification, revision 3, section 4.2; `tpchgen`, a rewrite of its `dbgen`.
 
 use std::fs;
+use std::path::PathBuf;
 
 use memferry::internals::Origin;
 use memferry_query::load::{BATCH_ROWS, PartitionReader, PartitionedSource, Progress, from_readers};
@@ -25,12 +26,12 @@ pub const TPCH_BYTES_PER_SCALE: u64 = 1_800_000_000;
 /// Memory of generation beside the tables: the generator's pool of text, and unfinished groups.
 const OVERHEAD_BYTES: u64 = 600_000_000;
 
-struct Table {
-    name: &'static str,
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
     /// Number of rows at a scale, roughly.
-    rows: fn(f64) -> u64,
+    pub(crate) rows: fn(f64) -> u64,
     /// Part `p` of `n`, counted from 1.
-    open: fn(f64, i32, i32) -> PartitionReader,
+    pub(crate) open: fn(f64, i32, i32) -> PartitionReader,
 }
 
 macro_rules! table {
@@ -46,7 +47,7 @@ macro_rules! table {
 }
 
 /// The largest first, so that no worker gets a long last job.
-static TABLES: [Table; 8] = [
+pub(crate) static TABLES: [Table; 8] = [
     // An order has 1 to 7 items, evenly distributed.
     table!("lineitem", LineItemGenerator, LineItemArrow, |scale| 4 * (1_500_000.0 * scale) as u64),
     table!("orders", OrderGenerator, OrderArrow, |scale| (1_500_000.0 * scale) as u64),
@@ -86,6 +87,14 @@ pub enum TpchError {
     /// A table cannot be kept in memory.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A file of a table cannot be written.
+    #[error("cannot write {}; make room there, or choose another directory", path.display())]
+    Write {
+        /// The file or directory.
+        path: PathBuf,
+        /// The reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 fn gib(bytes: u64) -> f64 {
@@ -130,12 +139,18 @@ pub fn tpch_tables(
     Ok(TABLES.iter().map(|table| table.name.to_owned()).zip(tables).collect())
 }
 
-/// Checks that the tables and `overhead_bytes` fit into the available memory, if that is known.
-fn check(scale: f64, available_bytes: Option<u64>, overhead_bytes: u64) -> Result<(), TpchError> {
+/// Checks that data of this scale exists.
+pub(crate) fn check_scale(scale: f64) -> Result<(), TpchError> {
     // Also refuses NaN.
     if !(TPCH_SCALE_MIN..).contains(&scale) || scale.is_infinite() {
         return Err(TpchError::Scale { scale });
     }
+    Ok(())
+}
+
+/// Checks that the tables and `overhead_bytes` fit into the available memory, if that is known.
+fn check(scale: f64, available_bytes: Option<u64>, overhead_bytes: u64) -> Result<(), TpchError> {
+    check_scale(scale)?;
     // Saturates for scales beyond all memories.
     let needed_bytes = ((scale * TPCH_BYTES_PER_SCALE as f64) as u64).saturating_add(overhead_bytes);
     match available_bytes {

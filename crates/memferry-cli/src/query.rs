@@ -1,5 +1,6 @@
 //! Tables for queries, and errors of queries as sentences.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -28,6 +29,14 @@ pub(crate) fn papers_table(scale: f64, tiers: &Tiers, partitions: usize) -> Resu
     let rows = (6e6 * scale) as u64;
     let data = paper_table(rows, 1, &layout(tiers, partitions), &Bar::new("generating the papers' table"))?;
     Ok(("ab".to_owned(), Arc::new(data)))
+}
+
+/// The directory of generated files, below that of the user's caches.
+pub(crate) fn files_directory() -> Result<PathBuf> {
+    let of = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")));
+    let caches = caches.ok_or_else(|| usage("the directory for generated files is not known; set HOME"))?;
+    Ok(caches.join("memferry/tpch"))
 }
 
 /// Bytes by engine, such as `3 MiB by emulated DSA, 64 KiB by cpu`; empty if nothing was copied.

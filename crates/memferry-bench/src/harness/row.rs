@@ -64,9 +64,9 @@ pub struct Peer {
     /// Name of the peer.
     #[serde(rename = "peer")]
     pub name: String,
-    /// Its number, in the unit of the row.
-    #[serde(rename = "peer_value")]
-    pub value: f64,
+    /// Its number, in the unit of the row; `None` if it did not run, and `name` then says why.
+    #[serde(rename = "peer_value", skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
     /// Above 1: memferry is better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
@@ -82,7 +82,8 @@ impl Peer {
     /// A peer and the ratio to it, with its confidence interval.
     pub fn new(name: impl Into<String>, value: f64, ratio: Estimate) -> Peer {
         let Estimate { value: ratio, low, high } = ratio;
-        Peer { name: name.into(), value, ratio: Some(ratio), ratio_low: Some(low), ratio_high: Some(high) }
+        let name = name.into();
+        Peer { name, value: Some(value), ratio: Some(ratio), ratio_low: Some(low), ratio_high: Some(high) }
     }
 }
 
@@ -117,7 +118,13 @@ impl Row {
 
     /// Adds a peer without a ratio.
     pub fn beside(self, name: impl Into<String>, value: f64) -> Row {
-        let peer = Peer { name: name.into(), value, ratio: None, ratio_low: None, ratio_high: None };
+        let row = self.without_peer(name);
+        Row { peer: row.peer.map(|peer| Peer { value: Some(value), ..peer }), ..row }
+    }
+
+    /// Says which peer has no number, and why.
+    pub fn without_peer(self, name: impl Into<String>) -> Row {
+        let peer = Peer { name: name.into(), value: None, ratio: None, ratio_low: None, ratio_high: None };
         Row { peer: Some(peer), ..self }
     }
 

@@ -1,6 +1,7 @@
 //! `memferry bench NAME`: benchmarks and their records.
 
 mod cache;
+mod cold;
 mod dsa;
 mod emulate;
 mod isa;
@@ -40,6 +41,7 @@ enum Bench {
     Qdp(Box<papers::qdp::Arguments>),
     Atomics(papers::atomics::Arguments),
     Cache(cache::Arguments),
+    Cold(cold::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
     Mover(mover::Arguments),
@@ -53,6 +55,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Qdp(arguments) => papers::qdp::run(arguments, out),
         Bench::Atomics(arguments) => papers::atomics::run(arguments, out),
         Bench::Cache(arguments) => cache::run(arguments, out),
+        Bench::Cold(arguments) => cold::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
         Bench::Mover(arguments) => mover::run(arguments, out),

@@ -307,6 +307,6 @@ mod tests {
         assert_eq!((rows[0].name.as_str(), rows[0].samples), ("own_error_median", 3));
         assert!((rows[0].value - 30.0).abs() < 1e-9 && (rows[0].max - 50.0).abs() < 1e-9, "{:?}", rows[0]);
         let peer = rows[1].peer.as_ref().expect("the prediction");
-        assert_eq!((rows[1].value, peer.value, peer.ratio), (1e6, 5e5, Some(0.5)));
+        assert_eq!((rows[1].value, peer.value, peer.ratio), (1e6, Some(5e5), Some(0.5)));
     }
 }

@@ -123,7 +123,7 @@ fn against(rows: &[Row]) -> Table {
     let columns = [("variant", Left), ("modelled", Right), ("published", Right), ("unit", Left)];
     let mut table = Table::new(columns);
     for row in rows {
-        let published = row.peer.as_ref().map_or(String::new(), |peer| number(peer.value));
+        let published = row.peer.as_ref().and_then(|peer| peer.value).map_or(String::new(), number);
         table.row(vec![row.name.clone(), number(row.value), published, row.unit.to_owned()]);
     }
     table

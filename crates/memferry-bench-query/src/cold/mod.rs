@@ -1,0 +1,327 @@
+//! Queries over Parquet files that no memory holds yet, beside plain DataFusion and other engines.
+//!
+//! Cold: no page of a file is in the page cache, and no session has seen a footer. Warm: all pages are in the page
+//! cache, nothing is decoded. Every round runs each way once, in turns (A B C, C B A, ...), so that slow changes of the
+//! machine, such as the price of fresh pages, affect all; one round before is not measured.
+
+mod io;
+mod peers;
+mod way;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use datafusion::prelude::{SessionConfig, SessionContext};
+use memferry::topology::Machine;
+use memferry_bench::harness::{Pairs, Peer as RowPeer, Provenance, Row, geomean, geomean_ratio, median};
+use memferry_query::load::Progress;
+use memferry_query::{SessionOptions, Tiers, files, session};
+use tokio::runtime::Runtime;
+
+use self::io::{FileCache, Temperature};
+use self::peers::{ENGINES, Peer, Run};
+use self::way::{Session, Way, register_plain};
+use crate::{QueryError, TPCH_TABLES, tpch, tpch_file};
+
+/// The benchmark of queries over cold files.
+pub struct ColdBenchmark {
+    machine: Arc<Machine>,
+    files: PathBuf,
+    scale: f64,
+    options: SessionOptions,
+    runtime: Runtime,
+    /// Rounds of runs of each query. 15 by default.
+    pub rounds_count: usize,
+    /// Names of the queries to run; empty: all.
+    pub queries: Vec<String>,
+    /// A Python that has the other engines. `None` by default: their rows then have no peer's value.
+    pub python: Option<PathBuf>,
+    /// Seed of the confidence intervals.
+    pub seed: u64,
+}
+
+/// The samples of one query: one list per way, a sample per round.
+struct Samples {
+    name: String,
+    runs: Vec<Result<Vec<Run>, String>>,
+}
+
+/// Queries of which few rows pass, by name: with the query of [`SELECTIVE_SQL`] those of `cold_selective_vs_best`.
+const SELECTIVE: [&str; 5] = ["q06", "q12", "q14", "q19", "selective"];
+
+/// A filter on one column and a sum of another.
+const SELECTIVE_SQL: &str = "select sum(l_extendedprice) from lineitem where l_quantity < 2";
+
+/// Queries whose time is compared with that of a warm file and with that of the disk.
+const FLOOR: [&str; 5] = ["q01", "q06", "q12", "q14", "q19"];
+
+/// Ways by position: those of memferry first, then its peers.
+const OURS: usize = 0;
+const WITHOUT_READ_AHEAD: usize = 1;
+const PLAIN: usize = 2;
+const PUSHDOWN: usize = 3;
+const OTHERS: usize = 4;
+
+impl ColdBenchmark {
+    /// A benchmark over the files that [`tpch_files`](crate::tpch_files) wrote at `scale`.
+    ///
+    /// # Errors
+    /// [`QueryError::Threads`].
+    pub fn new(
+        machine: Arc<Machine>,
+        files: PathBuf,
+        scale: f64,
+        options: SessionOptions,
+    ) -> Result<ColdBenchmark, QueryError> {
+        let runtime = Runtime::new().map_err(QueryError::Threads)?;
+        let (queries, python) = (Vec::new(), None);
+        Ok(ColdBenchmark {
+            machine,
+            files,
+            scale,
+            options,
+            runtime,
+            rounds_count: 15,
+            queries,
+            python,
+            seed: 1,
+        })
+    }
+
+    /// All rows. `progress` counts queries.
+    ///
+    /// # Errors
+    /// [`QueryError::Peer`]: another engine does not start or has ended. [`QueryError::Invalid`]: nothing here is cold, or
+    /// the answers have different numbers of rows. Others as the queries.
+    pub fn rows(&self, progress: &dyn Progress) -> Result<Vec<Row>, QueryError> {
+        let cold = FileCache::open(&self.files, Temperature::Cold)?;
+        let warm = FileCache::open(&self.files, Temperature::Warm)?;
+        let mut ways = self.ways()?;
+        let queries = self.queries();
+        progress.total((queries.len() + FLOOR.len()) as u64);
+        let disk = cold.disk_rate()?;
+        let mut samples = Vec::new();
+        for (name, sql) in &queries {
+            samples.push(self.sample(name, sql, &mut ways, &cold)?);
+            progress.advance(1);
+        }
+        let mut warm_ms = Vec::new();
+        for (name, sql) in queries.iter().filter(|(name, _)| FLOOR.contains(&name.as_str())) {
+            let runs = self.sample(name, sql, &mut ways[..1], &warm)?;
+            warm_ms.push((name.clone(), median(&runs.ms(OURS).unwrap_or_default())));
+            progress.advance(1);
+        }
+        let names: Vec<String> = ways.iter().map(|way| way.name().to_owned()).collect();
+        let mut rows = vec![Row::median("disk_bytes_per_s", "bytes/s", Provenance::Measured, &[disk])];
+        rows.extend(self.summaries(&samples, &names, &warm_ms, disk));
+        rows.extend(samples.iter().flat_map(|query| self.rows_of(query, &names)));
+        Ok(rows)
+    }
+
+    /// The ways, in the order of their positions.
+    fn ways(&self) -> Result<Vec<Way<'_>>, QueryError> {
+        let tiers = Tiers::builder(Arc::clone(&self.machine)).build()?;
+        let ours = |name: &str, read_ahead: bool| {
+            let tiers = Arc::clone(&tiers);
+            let open = move || self.our_session(&tiers, read_ahead);
+            Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
+        };
+        let plain = |name: &str, pushdown: bool| {
+            let open = move || self.plain_session(pushdown);
+            Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
+        };
+        let mut ways = vec![
+            ours("memferry", true),
+            ours("memferry without read-ahead", false),
+            plain("DataFusion", false),
+            plain("DataFusion with pushdown_filters", true),
+        ];
+        for engine in self.python.iter().flat_map(|_| ENGINES) {
+            let python = self.python.as_deref().expect("the loop runs with it only");
+            ways.push(Way::Peer(Peer::start(python, engine, &self.files, self.options.partitions)?));
+        }
+        Ok(ways)
+    }
+
+    fn our_session(&self, tiers: &Arc<Tiers>, read_ahead: bool) -> Result<SessionContext, QueryError> {
+        tiers.cache().clear();
+        let context = session(&SessionOptions { tiers: Some(Arc::clone(tiers)), ..self.options.clone() });
+        self.runtime.block_on(async {
+            context.sql(&format!("set memferry.read_ahead = {read_ahead}")).await?.collect().await?;
+            for table in TPCH_TABLES {
+                let location = tpch_file(&self.files, table);
+                files::register(&context, table, &location.to_string_lossy()).await?;
+            }
+            Ok(context)
+        })
+    }
+
+    fn plain_session(&self, pushdown: bool) -> Result<SessionContext, QueryError> {
+        let config = SessionConfig::new()
+            .with_target_partitions(self.options.partitions)
+            .set_bool("datafusion.execution.parquet.pushdown_filters", pushdown);
+        let context = SessionContext::new_with_config(config);
+        register_plain(&self.runtime, &context, &self.files)?;
+        Ok(context)
+    }
+
+    /// The queries of TPC-H and the selective one, by name.
+    fn queries(&self) -> Vec<(String, String)> {
+        let mut queries: Vec<_> =
+            tpch::QUERIES.map(|number| (format!("q{number:02}"), tpch::query(number, self.scale))).collect();
+        queries.push(("selective".to_owned(), SELECTIVE_SQL.to_owned()));
+        if !self.queries.is_empty() {
+            queries.retain(|(name, _)| self.queries.contains(name));
+        }
+        queries
+    }
+
+    /// Runs a query in all ways, `rounds_count` times after one round that is not kept.
+    fn sample(
+        &self,
+        name: &str,
+        sql: &str,
+        ways: &mut [Way<'_>],
+        files: &FileCache,
+    ) -> Result<Samples, QueryError> {
+        let mut runs: Vec<Result<Vec<Run>, String>> = ways.iter().map(|_| Ok(Vec::new())).collect();
+        for round in 0..=self.rounds_count {
+            let forth = 0..ways.len();
+            let order: Vec<usize> = if round % 2 == 0 { forth.collect() } else { forth.rev().collect() };
+            for way in order {
+                let Ok(kept) = &mut runs[way] else { continue };
+                match ways[way].run(sql, files)? {
+                    Ok(_) if round == 0 => {}
+                    Ok(run) => kept.push(run),
+                    Err(error) => runs[way] = Err(error),
+                }
+            }
+        }
+        let samples = Samples { name: name.to_owned(), runs };
+        samples.check_rows(&ways.iter().map(Way::name).collect::<Vec<_>>())?;
+        Ok(samples)
+    }
+
+    /// The rows over several queries.
+    fn summaries(
+        &self,
+        samples: &[Samples],
+        names: &[String],
+        warm_ms: &[(String, f64)],
+        disk: f64,
+    ) -> Vec<Row> {
+        let tpch = || samples.iter().filter(|query| query.name.starts_with('q'));
+        let pairs = |way: usize| tpch().filter_map(move |query| query.pairs(way)).collect::<Vec<_>>();
+        let mut rows = vec![
+            self.geomean_row("cold_geomean", &names[PLAIN], &pairs(PLAIN)),
+            self.geomean_row("cold_pushdown_geomean", &names[PUSHDOWN], &pairs(PUSHDOWN)),
+            self.geomean_row(
+                "cold_read_ahead_geomean",
+                &names[WITHOUT_READ_AHEAD],
+                &pairs(WITHOUT_READ_AHEAD),
+            ),
+        ];
+        let highs = tpch().filter_map(|query| Some(geomean_ratio([&query.pairs(PLAIN)?], self.seed).high));
+        let least = highs.fold(f64::INFINITY, f64::min);
+        rows.push(Row::median("cold_query_min", "ratio", Provenance::Measured, &[least]));
+        let over_floor = warm_ms.iter().filter_map(|(name, warm_ms)| {
+            let query = samples.iter().find(|query| query.name == *name)?;
+            let disk_ms = query.bytes(OURS)? / disk * 1e3;
+            Some(median(&query.ms(OURS)?) / warm_ms.max(disk_ms))
+        });
+        let over_floor = over_floor.fold(0.0, f64::max);
+        rows.push(Row::median("cold_over_floor", "ratio", Provenance::Measured, &[over_floor]));
+        let selective = samples.iter().filter(|query| SELECTIVE.contains(&query.name.as_str()));
+        let best: Vec<Pairs> = selective.filter_map(Samples::pairs_with_best).collect();
+        if best.len() == SELECTIVE.len() {
+            rows.push(self.geomean_row("cold_selective_vs_best", "the faster of the other engines", &best));
+        }
+        rows
+    }
+
+    /// The rows of one query: against each way, and the bytes that each has read.
+    fn rows_of(&self, query: &Samples, names: &[String]) -> Vec<Row> {
+        let against = ["", "_read_ahead", "", "_pushdown", "_duckdb", "_polars"];
+        let mut rows = Vec::new();
+        for (way, suffix) in against.iter().enumerate().skip(1) {
+            let name = format!("cold_{}{suffix}", query.name);
+            let ours = query.ms(OURS).unwrap_or_default();
+            match query.pairs(way) {
+                Some(pairs) => rows.push(self.geomean_row(&name, &names[way], &[pairs])),
+                None => {
+                    let (_, engine) = ENGINES[way - OTHERS];
+                    let why = match query.runs.get(way) {
+                        Some(Err(error)) => format!("{engine}: {error}"),
+                        _ => format!("{engine}: not run, see --peers"),
+                    };
+                    rows.push(Row::median(name, "ms", Provenance::Measured, &ours).without_peer(why));
+                }
+            }
+        }
+        let bytes: Vec<f64> = (0..names.len()).filter_map(|way| query.bytes(way)).collect();
+        if let [ours, _, plain, ..] = bytes[..] {
+            let name = format!("cold_{}_bytes", query.name);
+            let row = Row::median(name, "bytes", Provenance::Measured, &[ours]);
+            rows.push(row.against(names[PLAIN].as_str(), plain, plain / ours));
+        }
+        rows
+    }
+
+    /// Geometric means over queries, as in `bench query`.
+    fn geomean_row(&self, name: &str, peer: &str, queries: &[Pairs]) -> Row {
+        let over = |figure: fn(&Pairs) -> f64| geomean(queries.iter().map(figure));
+        Row {
+            name: name.to_owned(),
+            value: over(|query| median(&query.ours)),
+            unit: "ms",
+            provenance: Provenance::Measured,
+            samples: self.rounds_count,
+            min: over(|query| query.ours.iter().copied().fold(f64::INFINITY, f64::min)),
+            max: over(|query| query.ours.iter().copied().fold(0.0, f64::max)),
+            peer: Some(RowPeer::new(
+                peer,
+                over(|query| median(&query.peer)),
+                geomean_ratio(queries, self.seed),
+            )),
+        }
+    }
+}
+
+impl Samples {
+    fn ms(&self, way: usize) -> Option<Vec<f64>> {
+        let runs = self.runs.get(way)?.as_ref().ok()?;
+        Some(runs.iter().map(|run| run.ms).collect())
+    }
+
+    /// The median of the bytes that a way read.
+    fn bytes(&self, way: usize) -> Option<f64> {
+        let runs = self.runs.get(way)?.as_ref().ok()?;
+        Some(median(&runs.iter().map(|run| run.bytes_read as f64).collect::<Vec<_>>()))
+    }
+
+    fn pairs(&self, way: usize) -> Option<Pairs> {
+        Some(Pairs { ours: self.ms(OURS)?, peer: self.ms(way)? })
+    }
+
+    /// With the fastest of the other engines that can run the query.
+    fn pairs_with_best(&self) -> Option<Pairs> {
+        let others = (OTHERS..self.runs.len()).filter_map(|way| self.pairs(way));
+        others.min_by(|a, b| median(&a.peer).total_cmp(&median(&b.peer)))
+    }
+
+    /// All ways must give as many rows as plain DataFusion: the same work.
+    fn check_rows(&self, names: &[&str]) -> Result<(), QueryError> {
+        let rows = |way: usize| self.runs.get(way)?.as_ref().ok()?.first().map(|run| run.rows);
+        let Some(expected) = rows(PLAIN) else { return Ok(()) };
+        match (0..names.len()).find(|&way| rows(way).is_some_and(|rows| rows != expected)) {
+            None => Ok(()),
+            Some(way) => Err(QueryError::Invalid(format!(
+                "{}: {} gives {} rows and {} gives {expected}; please report this",
+                self.name,
+                names[way],
+                rows(way).unwrap_or_default(),
+                names[PLAIN],
+            ))),
+        }
+    }
+}

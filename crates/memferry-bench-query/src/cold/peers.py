@@ -1,0 +1,53 @@
+"""Answers queries over Parquet files with another engine: one JSON object per line in, one out.
+
+Started by `memferry bench cold --peers PYTHON` as: python -c SCRIPT ENGINE DIRECTORY THREADS
+"""
+
+import glob
+import json
+import os
+import sys
+import time
+
+engine, directory, threads = sys.argv[1:4]
+tables = {os.path.basename(path)[: -len(".parquet")]: path for path in glob.glob(directory + "/*.parquet")}
+
+if engine == "duckdb":
+    import duckdb
+
+    connection = duckdb.connect(config={"threads": threads})
+    # A cold run must read the file: DuckDB keeps its bytes in memory otherwise.
+    connection.execute("set enable_external_file_cache = false")
+    for name, path in tables.items():
+        connection.execute(f"create view {name} as select * from read_parquet('{path}')")
+    version = duckdb.__version__
+
+    def run(sql):
+        return len(connection.execute(sql).fetchall())
+
+elif engine == "polars":
+    os.environ["POLARS_MAX_THREADS"] = threads
+    import polars
+
+    version = polars.__version__
+
+    def run(sql):
+        frames = {name: polars.scan_parquet(path) for name, path in tables.items()}
+        return polars.SQLContext(frames).execute(sql).collect(engine="streaming").height
+
+else:
+    sys.exit(f"no engine is called {engine}")
+
+
+def answer(value):
+    print(json.dumps(value), flush=True)
+
+
+answer({"version": version})
+for line in sys.stdin:
+    try:
+        started = time.perf_counter()
+        rows = run(json.loads(line)["sql"])
+        answer({"ms": (time.perf_counter() - started) * 1e3, "rows": rows})
+    except Exception as error:  # the engine's own errors have no common type
+        answer({"error": " ".join(str(error).split())[:300]})

@@ -1,0 +1,71 @@
+//! Ways to run a query over files: a session of DataFusion, or another engine.
+
+use std::path::Path;
+use std::time::Instant;
+
+use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use tokio::runtime::Runtime;
+
+use super::io::{FileCache, bytes_read};
+use super::peers::{Peer, Run};
+use crate::{QueryError, TPCH_TABLES, tpch_file};
+
+/// One way to run queries.
+pub(super) enum Way<'a> {
+    Session(Session<'a>),
+    Peer(Peer),
+}
+
+/// Sessions over the files, a new one for each run: none knows a footer or a page of an earlier run.
+pub(super) struct Session<'a> {
+    pub(super) name: String,
+    pub(super) runtime: &'a Runtime,
+    /// Makes a session with all tables. Its time is not measured.
+    pub(super) open: Box<dyn Fn() -> Result<SessionContext, QueryError> + 'a>,
+}
+
+impl Way<'_> {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Way::Session(session) => &session.name,
+            Way::Peer(peer) => &peer.name,
+        }
+    }
+
+    /// Runs a query over files that are as cold or warm as `files` says. The inner error: the engine cannot run it.
+    pub(super) fn run(&mut self, sql: &str, files: &FileCache) -> Result<Result<Run, String>, QueryError> {
+        match self {
+            Way::Session(session) => session.run(sql, files).map(Ok),
+            Way::Peer(peer) => peer.run(sql, files),
+        }
+    }
+}
+
+impl Session<'_> {
+    pub(super) fn run(&self, sql: &str, files: &FileCache) -> Result<Run, QueryError> {
+        let context = (self.open)()?;
+        files.prepare()?;
+        let process = std::process::id();
+        let before = bytes_read(process)?;
+        let started = Instant::now();
+        let batches = self.runtime.block_on(async { context.sql(sql).await?.collect().await })?;
+        let ms = started.elapsed().as_secs_f64() * 1e3;
+        let rows = batches.iter().map(|batch| batch.num_rows()).sum();
+        Ok(Run { ms, bytes_read: bytes_read(process)?.saturating_sub(before), rows })
+    }
+}
+
+/// Registers the files of TPC-H as plain DataFusion does.
+pub(super) fn register_plain(
+    runtime: &Runtime,
+    context: &SessionContext,
+    files: &Path,
+) -> Result<(), QueryError> {
+    for table in TPCH_TABLES {
+        let path = tpch_file(files, table);
+        let registered =
+            context.register_parquet(table, path.to_string_lossy(), ParquetReadOptions::default());
+        runtime.block_on(registered)?;
+    }
+    Ok(())
+}

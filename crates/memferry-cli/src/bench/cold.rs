@@ -1,0 +1,80 @@
+//! `memferry bench cold`: TPC-H over Parquet files that no memory holds yet, beside plain DataFusion and other engines.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use memferry_bench::harness::Record;
+use memferry_bench_query::{ColdBenchmark, tpch_files};
+use serde_json::json;
+
+use super::{BUILD_PROFILE, Keep, start_record};
+use crate::options::{scale, session_options};
+use crate::progress::Bar;
+use crate::query::{files_directory, query_error};
+use crate::topology;
+
+/// TPC-H over cold Parquet files, against plain DataFusion and other engines.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The same measurements on little data with few rounds: checks that they work; not for records.
+    #[arg(long)]
+    quick: bool,
+    /// TPC-H scale of the files [default: 3; 0.01 with --quick]. At 10, rows are called `cold_sf10_*`.
+    #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
+    scale: Option<f64>,
+    /// Rounds of runs for each query [default: 15; 1 with --quick].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1001), conflicts_with = "quick")]
+    rounds: Option<u16>,
+    /// Only these queries, such as q06; may be repeated. Summaries are then over them.
+    #[arg(long = "query", value_name = "NAME")]
+    queries: Vec<String>,
+    /// Compares with DuckDB and Polars in this Python; `cargo xtask setup` makes one.
+    #[arg(long, value_name = "PYTHON")]
+    peers: Option<PathBuf>,
+    /// Directory of the files, on a disk; they are written if they are missing [default: as `memferry demo`].
+    #[arg(long, value_name = "DIR")]
+    files: Option<PathBuf>,
+    /// Seed of the confidence intervals.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    keep: Keep,
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let scale = arguments.scale.unwrap_or(if arguments.quick { 0.01 } else { 3.0 });
+    let rounds = arguments.rounds.map_or(if arguments.quick { 1 } else { 15 }, usize::from);
+    let directory = arguments.keep.directory(arguments.quick)?;
+    let machine = Arc::new(topology::open_calibrated(None, None)?);
+    let session = session_options(None);
+    let options = json!({
+        "quick": arguments.quick,
+        "scale": scale,
+        "rounds": rounds,
+        "queries": arguments.queries,
+        "partitions": session.partitions,
+        "batch_rows": session.batch_rows,
+        "profile": BUILD_PROFILE,
+    });
+    let mut record: Record = start_record("cold", machine.as_ref().clone(), arguments.seed, options);
+    let files = match &arguments.files {
+        Some(files) => files.clone(),
+        None => files_directory()?,
+    };
+    let written = tpch_files(scale, &files, &Bar::new("writing TPC-H files"));
+    let files = written.map_err(|error| query_error(error.into()))?;
+    let mut bench = ColdBenchmark::new(machine, files, scale, session).map_err(query_error)?;
+    bench.seed = arguments.seed;
+    bench.rounds_count = rounds;
+    bench.queries = arguments.queries.clone();
+    bench.python = arguments.peers.clone();
+    record.rows = bench.rows(&Bar::new("timing queries")).map_err(query_error)?;
+    if scale == 10.0 {
+        for row in &mut record.rows {
+            row.name = row.name.replacen("cold_", "cold_sf10_", 1);
+        }
+    }
+    arguments.keep.finish(&record, directory, out)
+}
