@@ -89,6 +89,7 @@ impl Mover {
     /// # Ok(())
     /// # }
     /// ```
+    #[inline]
     pub fn batch(&self, options: CopyOptions) -> Batch<'_> {
         Batch { mover: self, options, made: Moment::now(), raws: Vec::new() }
     }
