@@ -52,6 +52,7 @@ const _: () = assert!(offset_of!(Descriptor, operation) == 40);
 
 impl Descriptor {
     /// A descriptor of `opcode` with every other byte zero.
+    #[inline]
     fn of(opcode: Opcode) -> Descriptor {
         Descriptor { flags_operation: u32::from(opcode as u8) << 24, ..Descriptor::default() }
     }

@@ -43,10 +43,12 @@ pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(memferry_loom))]
 impl<T> UnsafeCell<T> {
+    #[inline]
     pub(crate) fn new(value: T) -> UnsafeCell<T> {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
+    #[inline]
     pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
         access(self.0.get())
     }
@@ -130,6 +132,7 @@ pub(crate) struct Place(Option<usize>);
 
 impl Latch {
     /// A latch that is not set.
+    #[inline]
     pub(crate) fn new() -> Latch {
         Latch {
             state: AtomicU32::new(UNSET),
@@ -140,12 +143,14 @@ impl Latch {
     }
 
     /// Whether it is set. Never blocks.
+    #[inline]
     pub(crate) fn is_set(&self) -> bool {
         // ORDERING: Acquire pairs with the Release of `set`: writes before it are visible here.
         self.state.load(Ordering::Acquire) == SET
     }
 
     /// Sets the latch and wakes all waiters. A second call does nothing.
+    #[inline]
     pub(crate) fn set(&self) {
         // ORDERING: Release pairs with the Acquire of `is_set` and `announce`: writes before this are visible there. The
         // waiters are read under the lock, which they held during the exchange that is seen here.
@@ -166,11 +171,13 @@ impl Latch {
     }
 
     /// Whether no thread will set it, because it was made before this process was forked.
+    #[inline]
     pub(crate) fn is_orphaned(&self) -> bool {
         self.generation != fork::generation()
     }
 
     /// Blocks this thread until the latch is set, unless it is orphaned.
+    #[inline]
     pub(crate) fn wait(&self) {
         if self.is_set() || self.is_orphaned() || self.spin() {
             return;
@@ -210,6 +217,7 @@ impl Latch {
     }
 
     /// Removes the waker of a future that no longer waits.
+    #[inline]
     pub(crate) fn leave(&self, place: &mut Place) {
         let Some(key) = place.0.take() else { return };
         if self.is_set() || self.is_orphaned() {
@@ -221,6 +229,7 @@ impl Latch {
     }
 
     /// Marks it as awaited. Returns true if it is set. Called under the lock of `waiters`.
+    #[inline]
     fn announce(&self) -> bool {
         // ORDERING: Acquire pairs with the Release of `set`, like `is_set`. Success is Relaxed: the lock publishes the
         // waiter.

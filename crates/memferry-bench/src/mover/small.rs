@@ -58,7 +58,7 @@ pub fn small_copies(size: Size) -> Result<Vec<f64>, Box<dyn std::error::Error>> 
 
 /// Nanoseconds of handing a word to another thread, which spins on another CPU: the least that any hand-over costs.
 /// `None` if this process may use one CPU only.
-pub fn hand_overs(size: Size) -> Option<Vec<f64>> {
+pub fn hand_overs(samples_count: usize) -> Option<Vec<f64>> {
     const TURNS: u32 = 10_000;
     let cpus = affinity::allowed().ok()?;
     let [first, .., second] = cpus[..] else { return None };
@@ -67,9 +67,9 @@ pub fn hand_overs(size: Size) -> Option<Vec<f64>> {
     let play = |cpu: u32, parity: u32| {
         // Without it the threads may share a CPU, and take longer.
         let _ = affinity::confine(&[cpu]);
-        let mut samples_ns = Vec::with_capacity(size.rounds_count);
+        let mut samples_ns = Vec::with_capacity(samples_count);
         let mut turn = parity;
-        for _ in 0..size.rounds_count {
+        for _ in 0..samples_count {
             let begin = Instant::now();
             for _ in 0..TURNS {
                 while word.load(Ordering::Acquire) != turn {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_hand_over_takes_time() {
-        let Some(samples_ns) = hand_overs(Size { rounds_count: 2, ..Size::QUICK }) else { return };
+        let Some(samples_ns) = hand_overs(2) else { return };
         assert_eq!(samples_ns.len(), 2);
         assert!(samples_ns.iter().all(|ns| *ns > 0.0), "{samples_ns:?}");
     }

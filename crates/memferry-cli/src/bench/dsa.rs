@@ -11,6 +11,7 @@ use memferry::topology::Machine;
 use memferry_bench::dsa::load::LoadError;
 use memferry_bench::dsa::{device, device_provenance, software, waiting};
 use memferry_bench::harness::{Effort, Peer, Provenance, Record, Row, geomean_ratio, median};
+use memferry_bench::mover::hand_overs;
 use memferry_dsa::system::{QueueFilter, QueueId, SystemState};
 use memferry_dsa::{DevicePortal, OpenOptions, Portal, Wait};
 use memferry_query::load::Progress as _;
@@ -94,39 +95,55 @@ pub(crate) fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
     Ok(DevicePortal::open(path, queue.info(device)?, OpenOptions::default())?)
 }
 
-/// Samples of a median.
-const SAMPLES: usize = 15;
+/// Samples of a median. They take some ten seconds together.
+const SAMPLES: usize = 61;
+
+/// A row of a queue: its name, its unit, and one sample of it.
+type QueueRow<'a> = (String, &'static str, Box<dyn Fn() -> Result<f64, LoadError> + 'a>);
 
 /// Rows of a queue that one thread submits to.
+///
+/// The rows take their samples in turn. A hypervisor may run the two threads on cores without a common cache for some
+/// seconds, in which an operation takes three times as long: that would be all samples of one row, and is few of each.
 fn queue_rows(prefix: &str, portal: &dyn Portal, provenance: Provenance, effort: Effort) -> Result<Vec<Row>> {
-    let samples = effort.of(SAMPLES, 2);
-    let bar = Bar::of("measuring the queue", samples * 5);
-    let mut rows = Vec::new();
-    let mut row = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, LoadError>| {
-        let values = (0..samples).map(|_| {
-            bar.advance(1);
-            measure()
-        });
-        let values = values
-            .collect::<Result<Vec<f64>, _>>()
-            .with_context(|| format!("queue {} cannot be measured", portal.work_queue().name))?;
-        rows.push(Row::median(format!("{prefix}_{name}"), unit, provenance, &values));
-        anyhow::Ok(())
-    };
-    row("noop_single", "1/s", &mut || device::singles(portal, 32, effort.of(300_000, 100)))?;
+    let (singles, batches, trips) = (effort.of(300_000, 100), effort.of(10_000, 10), effort.of(20_000, 10));
+    let mut rows: Vec<QueueRow> =
+        vec![("noop_single".into(), "1/s", Box::new(move || device::singles(portal, 32, singles)))];
     if portal.supports_batch() {
         let members = 64.min(portal.work_queue().batch_max) as usize;
-        let name = format!("noop_batch{members}");
-        row(&name, "1/s", &mut || device::batches(portal, members, false, effort.of(10_000, 10)))?;
-        let name = format!("noop_batch{members}_records");
-        row(&name, "1/s", &mut || device::batches(portal, members, true, effort.of(10_000, 10)))?;
+        for (suffix, with_records) in [("", false), ("_records", true)] {
+            let measure = move || device::batches(portal, members, with_records, batches);
+            rows.push((format!("noop_batch{members}{suffix}"), "1/s", Box::new(measure)));
+        }
     }
-    row("round_trip_ns", "ns", &mut || {
-        device::round_trip(portal, effort.of(20_000, 10)).map(|time| time.as_nanos() as f64)
-    })?;
+    let round_trip = move || device::round_trip(portal, trips).map(|time| time.as_nanos() as f64);
+    rows.push(("round_trip_ns".into(), "ns", Box::new(round_trip)));
     let size_bytes = portal.work_queue().transfer_bytes_max.min(1 << 20);
-    row("copy_bytes", "bytes/s", &mut || device::copies(portal, size_bytes, effort.of(200, 1)))?;
-    Ok(rows)
+    let copies = move || device::copies(portal, size_bytes, effort.of(200, 1));
+    rows.push(("copy_bytes".into(), "bytes/s", Box::new(copies)));
+
+    let rounds_count = effort.of(SAMPLES, 2);
+    let bar = Bar::of("measuring the queue", rounds_count);
+    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); rows.len()];
+    let mut word_trips_ns = Vec::new();
+    for _ in 0..rounds_count {
+        for ((.., measure), samples) in rows.iter().zip(&mut samples) {
+            let sample = measure();
+            samples.push(
+                sample.with_context(|| format!("queue {} cannot be measured", portal.work_queue().name))?,
+            );
+        }
+        word_trips_ns.extend(hand_overs(1).into_iter().flatten().map(|ns| 2.0 * ns));
+        bar.advance(1);
+    }
+    let row = |((name, unit, _), samples): (QueueRow, Vec<f64>)| {
+        let row = Row::median(format!("{prefix}_{name}"), unit, provenance, &samples);
+        match name == "round_trip_ns" && !word_trips_ns.is_empty() {
+            true => row.beside("a word there and back between two threads", median(&word_trips_ns)),
+            false => row,
+        }
+    };
+    Ok(rows.into_iter().zip(samples).map(row).collect())
 }
 
 /// Costs of each way to wait, on an emulated device as slow as silicon.

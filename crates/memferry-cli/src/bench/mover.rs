@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     bar.advance(1);
     let overheads = measure::small_copies(size).map_err(failed).context("small copies cannot be measured")?;
     let overhead = median("async_4KiB_overhead_ns", &overheads);
-    record.rows.push(match measure::hand_overs(size) {
+    record.rows.push(match measure::hand_overs(size.rounds_count) {
         Some(samples) => overhead.beside("a word between two threads", harness::median(&samples)),
         None => overhead,
     });

@@ -13,7 +13,9 @@ use crate::memory::Memory;
 use crate::ops::Env;
 use crate::queue::ring::PoppedEntry;
 
-/// An engine, with its batch unit.
+/// An engine, with its batch unit. It has cache lines of its own: otherwise a submitter may wait for a line that it reads
+/// because an engine has written it.
+#[repr(align(128))] // `CacheLine`'s
 pub(crate) struct Engine {
     pub(crate) group: usize,
     pub(crate) batch: Option<Batch>,

@@ -2,6 +2,7 @@
 //!
 //! The [`Device`](super::Device) itself belongs to one thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memferry_dsa::system::SoftwareError;
@@ -12,7 +13,7 @@ use crate::config::{DeviceConfig, FaultPlan};
 use crate::device::counters::{Counters, DeviceCounters, QueueTotals};
 use crate::device::error_register::{ErrorRegister, error_of};
 use crate::monotonic::monotonic_ns;
-use crate::queue::ring::{ClientId, Head, ONLY, PoppedEntry, Ring};
+use crate::queue::ring::{CacheLine, ClientId, Head, ONLY, PoppedEntry, Ring};
 use crate::queue::{QueueParts, SubmitOutcome};
 use crate::shared::SharedDevice;
 
@@ -72,7 +73,7 @@ impl Interface {
         };
         Interface {
             queues: config.queues().enumerate().map(queue).collect(),
-            counters: ArcRef::own(Counters::default()),
+            counters: ArcRef::part_of(Arc::new(CacheLine(Counters::default())), |line| &line.0),
             client: ONLY,
             shared_device: None,
             error: ArcRef::own(ErrorRegister::new()),

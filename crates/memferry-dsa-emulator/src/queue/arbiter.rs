@@ -17,6 +17,8 @@ use crate::device::clock::AHEAD_MAX_NS;
 use crate::device::interface::Queue;
 use crate::queue::ring::{ClientId, Head};
 
+/// On cache lines of its own, as an engine is.
+#[repr(align(128))] // `CacheLine`'s
 pub(crate) struct Arbiter {
     first: usize, // number of the group's first queue
     priorities: Vec<u8>,

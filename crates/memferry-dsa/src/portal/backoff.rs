@@ -37,6 +37,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// Allows `retries_max` pauses of 1, 2, 4, ... up to 128 PAUSEs; all later ones have 128.
+    #[inline]
     pub const fn new(retries_max: u32) -> Backoff {
         Backoff { tries_max: retries_max, tries: 0 }
     }
@@ -53,6 +54,7 @@ impl Backoff {
     }
 
     /// The pauses made so far.
+    #[inline]
     pub fn retries(&self) -> u32 {
         self.tries
     }
@@ -117,6 +119,7 @@ pub enum BackoffError {
 ///
 /// # Safety
 /// As [`Portal::submit`] if the answer is `Ok`.
+#[inline]
 pub unsafe fn submit_with_backoff(
     portal: &dyn Portal,
     descriptor: &Descriptor,

@@ -86,6 +86,7 @@ impl Mover {
     /// # Ok(())
     /// # }
     /// ```
+    #[inline]
     pub fn batch(&self, options: CopyOptions) -> Batch<'_> {
         Batch { mover: self, options, made: Moment::now(), raws: Vec::new() }
     }

@@ -69,6 +69,7 @@ pub enum CopyError {
 impl CopyError {
     /// Whether a device or another process may still access the buffers at any later time. The owner must leak them
     /// then.
+    #[inline]
     pub fn buffers_are_lost(&self) -> bool {
         matches!(self, CopyError::DeviceLost | CopyError::Forked)
     }

@@ -69,6 +69,7 @@ impl Guidelines {
 
     /// G3: whether a device should write to the last-level cache: only data that is read soon and fits into the part that
     /// devices may fill.
+    #[inline]
     pub fn into_cache(&self, consumer: Consumer, size_bytes: usize) -> bool {
         consumer == Consumer::CoresSoon && size_bytes as u64 <= self.llc_bytes / DEVICE_PART_OF_LLC
     }

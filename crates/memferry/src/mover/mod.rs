@@ -298,6 +298,7 @@ impl Mover {
     }
 
     /// Applies the hints of `options` to a copy.
+    #[inline]
     pub(crate) fn with_hints(&self, copy: RawRequest, options: CopyOptions) -> RawRequest {
         self.scheduler.with_hints(copy, options)
     }

@@ -62,6 +62,7 @@ impl Callback {
         Callback { target: Target::Closure(Box::new(closure)), epoch: None }
     }
 
+    #[inline]
     pub(in crate::mover) fn shared(target: Arc<dyn Complete>) -> Callback {
         Callback { target: Target::Shared(target), epoch: None }
     }

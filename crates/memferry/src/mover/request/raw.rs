@@ -82,6 +82,7 @@ impl RawRequest {
     ///
     /// # Safety
     /// That of `new`.
+    #[inline]
     pub(in crate::mover) unsafe fn with_callback(
         source: *const u8,
         target: *mut u8,
@@ -198,18 +199,21 @@ impl RawRequest {
 
     /// Lets a device write the target of a copy to the last-level cache instead of memory, if it can. Other operations
     /// have the flag in their task.
+    #[inline]
     pub fn with_cache_control(mut self, into_cache: bool) -> RawRequest {
         self.into_cache = into_cache;
         self
     }
 
     /// Lets a device wait on page faults, if its queue allows that, instead of stopping there.
+    #[inline]
     pub fn with_block_on_fault(mut self, block_on_fault: bool) -> RawRequest {
         self.block_on_fault = block_on_fault;
         self
     }
 
     /// Sets a route in place of the mover's.
+    #[inline]
     pub fn with_route(mut self, route: Option<Route>) -> RawRequest {
         self.route = route;
         self
@@ -236,16 +240,19 @@ impl RawRequest {
     }
 
     /// The address of the source, valid until the copy is finished; null for reads and other operations.
+    #[inline]
     pub fn source(&self) -> *const u8 {
         self.source
     }
 
     /// The address of the target, valid until the copy is finished; null for other operations.
+    #[inline]
     pub fn target(&self) -> *mut u8 {
         self.target
     }
 
     /// The size.
+    #[inline]
     pub fn size_bytes(&self) -> usize {
         self.size_bytes
     }
@@ -304,6 +311,7 @@ impl RawRequest {
     }
 
     /// Sets the creation time: copies of a batch begin with its submission.
+    #[inline]
     pub(in crate::mover) fn set_made(&mut self, made: Moment) {
         self.made = made;
     }

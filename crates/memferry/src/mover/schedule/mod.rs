@@ -258,6 +258,7 @@ impl Scheduler {
     }
 
     /// Applies the hints of `options` to a copy.
+    #[inline]
     pub(super) fn with_hints(&self, copy: RawRequest, options: CopyOptions) -> RawRequest {
         let into_cache = self.guidelines.into_cache(options.consumer, copy.size_bytes());
         let copy = copy.with_block_on_fault(options.block_on_fault).with_cache_control(into_cache);
