@@ -5,8 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::asan::DRIVER_RECORDS;
-use crate::sanitizer::Sanitizer;
+use crate::sanitizer;
 use crate::shell::{self, Failure, nightly, root, target_directory};
 
 /// Seconds per target that CONTRIBUTING.md asks for after a change of fuzzed code.
@@ -26,12 +25,8 @@ pub(crate) fn run(target: &str, seconds: Option<&str>) -> Result<(), Failure> {
         return Err(Failure(format!("no fuzz target is called {target:?}; choose all, {}", all.join(", "))));
     }
     let kept = shell::cache("fuzz")?;
-    let suppressions = Sanitizer::suppressions("fuzz", &[format!("leak:{DRIVER_RECORDS}")])?;
-    let failed: Vec<String> = chosen
-        .iter()
-        .filter_map(|target| run_one(target, seconds, &kept, &suppressions).err())
-        .map(|it| it.0)
-        .collect();
+    let run = |target: &&String| run_one(target, seconds, &kept).err().map(|it| it.0);
+    let failed: Vec<String> = chosen.iter().filter_map(run).collect();
     if failed.is_empty() { Ok(()) } else { Err(Failure(failed.join("\n"))) }
 }
 
@@ -46,7 +41,7 @@ fn targets() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn run_one(target: &str, seconds: &str, kept: &Path, suppressions: &Path) -> Result<(), Failure> {
+fn run_one(target: &str, seconds: &str, kept: &Path) -> Result<(), Failure> {
     let directory = |name: &str| -> Result<PathBuf, Failure> {
         let path = kept.join(name).join(target);
         std::fs::create_dir_all(&path)
@@ -54,6 +49,7 @@ fn run_one(target: &str, seconds: &str, kept: &Path, suppressions: &Path) -> Res
         Ok(path)
     };
     let (corpus, findings) = (directory("corpus")?, directory("findings")?);
+    let suppressions = sanitizer::suppressions("fuzz");
     let mut command = nightly();
     command.env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", suppressions.display()));
     command.args(["fuzz", "run", "--target-dir"]).arg(target_directory().join("fuzz"));

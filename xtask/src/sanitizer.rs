@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::shell::{Failure, nightly, target_directory};
+use crate::shell::{Failure, nightly, root, target_directory};
 
 /// An explicit target: cargo then builds build scripts and macros without the sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -29,23 +29,12 @@ pub(crate) struct Sanitizer {
     pub(crate) variables: Vec<(&'static str, OsString)>,
 }
 
+/// The file of a sanitizer's suppressions, each with its reason.
+pub(crate) fn suppressions(name: &str) -> PathBuf {
+    root().join("xtask/suppressions").join(name)
+}
+
 impl Sanitizer {
-    /// The directory for its builds and files.
-    pub(crate) fn directory(name: &str) -> PathBuf {
-        target_directory().join(name)
-    }
-
-    /// Writes a suppression file and returns its path.
-    pub(crate) fn suppressions(name: &str, lines: &[String]) -> Result<PathBuf, Failure> {
-        let directory = Sanitizer::directory(name);
-        let file = directory.join("suppressions");
-        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        std::fs::create_dir_all(&directory)
-            .and_then(|()| std::fs::write(&file, text))
-            .map_err(|error| Failure(format!("cannot write {}: {error}", file.display())))?;
-        Ok(file)
-    }
-
     /// Runs all tests, also after a failure.
     pub(crate) fn run(&self, runs: &[Tests]) -> Result<(), Failure> {
         let failed: Vec<String> = runs.iter().filter_map(|tests| self.run_one(tests).err()).collect();
@@ -58,7 +47,7 @@ impl Sanitizer {
     fn run_one(&self, tests: &Tests) -> Result<(), String> {
         let mut command = nightly();
         command
-            .env("CARGO_TARGET_DIR", Sanitizer::directory(self.name))
+            .env("CARGO_TARGET_DIR", target_directory().join(self.name))
             .env("RUSTFLAGS", self.rust_flags)
             .envs(self.variables.iter().cloned())
             .args(["test", "--locked", "--no-fail-fast", "--target", TARGET])

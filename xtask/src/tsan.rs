@@ -5,9 +5,9 @@
 //! more orders, but of models; here whole copies run on real memory.
 //!
 //! The precompiled standard library is not instrumented: the sanitizer does not see the ordering of its slow paths (a
-//! contended mutex, a channel, a fence). [`FALSE_POSITIVES`] lists them; the chosen tests share data by atomics only.
+//! contended mutex, a channel, a fence). `xtask/suppressions/tsan` lists them; the chosen tests share data by atomics only.
 
-use crate::sanitizer::{Sanitizer, Tests};
+use crate::sanitizer::{self, Sanitizer, Tests};
 use crate::shell::Failure;
 
 /// The compiler treats the sanitizer as a different ABI; the standard library is built without it. The flag
@@ -19,19 +19,6 @@ const LIGHTLY: &[&str] = &[
     "profile.dev.package.memferry.opt-level=1",
     "profile.dev.package.memferry-dsa.opt-level=1",
     "profile.dev.package.memferry-dsa-emulator.opt-level=1",
-];
-
-/// Functions and files of the standard library, and the ordering that the sanitizer misses in each.
-const FALSE_POSITIVES: &[(&str, &str)] = &[
-    (
-        "alloc::sync::Arc<*::drop",
-        "the last owner of an Arc frees it after a fence, which the sanitizer does not model",
-    ),
-    ("alloc::sync::Weak<*::drop", "the same"),
-    ("library/alloc/src/sync.rs", "the same, where it is inlined"),
-    ("std::sync::once_lock::OnceLock<", "code that is not instrumented publishes its value"),
-    ("library/std/src/sys/sync/once/", "the same, of a LazyLock"),
-    ("std::sync::mpmc::", "code that is not instrumented hands over the blocks of a channel"),
 ];
 
 const RUNS: &[Tests] = &[
@@ -46,9 +33,7 @@ const RUNS: &[Tests] = &[
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {
-    let lines: Vec<String> =
-        (FALSE_POSITIVES.iter()).map(|(function, _)| format!("race:{function}")).collect();
-    let suppressions = Sanitizer::suppressions("tsan", &lines)?;
+    let suppressions = sanitizer::suppressions("tsan");
     let tsan = Sanitizer {
         name: "tsan",
         rust_flags: RUST_FLAGS,

@@ -84,14 +84,7 @@ fn elsewhere(tables: &[NamedTable]) -> Result<String> {
     let home = machine.node(NodeId(0))?;
     let bytes =
         tables.iter().find(|(name, _)| name == "ab").map_or(0, |(_, data)| data.size_bytes() as u64 / 2);
-    let mut table = Table::new([
-        ("columns", Align::Left),
-        ("prefetch", Align::Left),
-        ("ms", Align::Right),
-        ("ratio", Align::Right),
-        ("", Align::Left),
-    ])
-    .indent(2);
+    let mut table = Table::new("columns | prefetch | ms: | ratio: | ").indent(2);
     for (what, second) in [("on one node", 0), ("on two nodes", 1)] {
         let advice = model::advise(&machine, &papers_query(home, NodeId(second), bytes))?;
         let ms = |seconds: f64| number(seconds * 1e3);
@@ -217,15 +210,7 @@ fn ratio(result: &QueryResult, way: usize) -> f64 {
 }
 
 fn table(ways: &[QueryRunner], results: &[QueryResult]) -> Table {
-    use Align::{Left, Right};
-    let mut table = Table::new([
-        ("query", Left),
-        ("prefetch", Left),
-        ("ms", Right),
-        ("ratio", Right),
-        ("near", Right),
-        ("brought near", Left),
-    ]);
+    let mut table = Table::new("query | prefetch | ms: | ratio: | near: | brought near");
     for (position, result) in results.iter().enumerate() {
         if position > 0 {
             table.gap();

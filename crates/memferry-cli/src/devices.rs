@@ -136,20 +136,10 @@ fn arrow(row: usize, of: usize, [first, middle, last]: [&'static str; 3]) -> &'s
 /// The settings of queues that the picture does not show. Queues of present devices also have a state and users.
 pub(crate) fn queues(config: &Config, state: &SystemState) -> Table {
     let is_there = config.devices.iter().any(|settings| state.device(settings.id).is_some());
-    let live = |heading| if is_there { heading } else { "" };
-    use Align::{Left, Right};
-    let mut table = Table::new([
-        ("queue", Left),
-        (live("state"), Left),
-        ("threshold", Right),
-        ("priority", Right),
-        ("transfer", Right),
-        ("batch", Right),
-        ("on fault", Left),
-        ("type", Left),
-        (live("users"), Right),
-        ("name", Left),
-    ]);
+    let (activity, users) = if is_there { ("state", "users") } else { ("", "") };
+    let mut table = Table::new(&format!(
+        "queue | {activity} | threshold: | priority: | transfer: | batch: | on fault | type | {users}: | name"
+    ));
     for settings in &config.devices {
         for (_, queue) in settings.queues() {
             let found = state.queue(queue.id);

@@ -28,12 +28,14 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(columns: [(&str, Align); N]) -> Table {
-        Table {
-            align: columns.iter().map(|(_, align)| *align).collect(),
-            rows: vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()],
-            indent: 0,
-        }
+    /// A table with the headings of `"left | right: | left"`: a colon aligns a column to the right, as in Markdown.
+    pub(crate) fn new(columns: &str) -> Table {
+        let column = |heading: &str| match heading.strip_suffix(':') {
+            Some(heading) => (Align::Right, heading.to_owned()),
+            None => (Align::Left, heading.to_owned()),
+        };
+        let (align, headings) = columns.split(" | ").map(column).unzip();
+        Table { align, rows: vec![headings], indent: 0 }
     }
 
     /// A table without headings.
@@ -150,6 +152,12 @@ pub(crate) fn size(bytes: u64) -> String {
     // Sizes of memories are mostly whole.
     let text = format!("{value:.1}");
     format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
+}
+
+/// The text with its first letter in upper case.
+pub(crate) fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// A number with about four digits.
@@ -269,8 +277,7 @@ mod tests {
 
     #[test]
     fn tables_align_without_trailing_spaces() {
-        let mut table =
-            Table::new([("query", Align::Left), ("ms", Align::Right), ("note", Align::Left)]).indent(2);
+        let mut table = Table::new("query | ms: | note").indent(2);
         table.row(vec!["Q1".to_owned(), "9.5".to_owned(), String::new()]);
         table.gap();
         table.row(vec!["Q14 é".to_owned(), "120.0".to_owned(), "slow".to_owned()]);

@@ -21,12 +21,13 @@ mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use tempfile::{NamedTempFile, TempPath};
 
 use crate::binaries::{self, Binary};
 use crate::shell::{Failure, target_directory};
@@ -34,7 +35,7 @@ use crate::skips;
 use image::Image;
 use layout::Layout;
 use plan::{Plan, PlanCommand};
-use qemu::{Boot, Outcome, Qemu, Run, TemporaryFile};
+use qemu::{Boot, Outcome, Qemu, Run};
 
 /// A machine that `--all-machines` boots.
 pub(crate) struct GuestMachine {
@@ -282,19 +283,18 @@ impl Host {
     }
 
     /// Writes the guest's image: the shared programs, then the plan and the layout of the guest.
-    fn initramfs(&self, guest: &Guest) -> Result<TemporaryFile, Failure> {
+    fn initramfs(&self, guest: &Guest) -> Result<TempPath, Failure> {
         let json = |value: serde_json::Result<Vec<u8>>| value.map_err(|error| Failure(error.to_string()));
         let mut own = Image::default();
         own.file(plan::PLAN, &json(serde_json::to_vec(&guest.plan))?);
         own.file(plan::LAYOUT, &json(serde_json::to_vec(&guest.layout))?);
-        let file = TemporaryFile(self.scratch.0.join(format!("{}.cpio", file_stem(&guest.profile))));
         let write = || {
-            let mut out = fs::File::create(&file.0)?;
-            out.write_all(&self.image)?;
-            out.write_all(&own.finish())
+            let mut file = NamedTempFile::new_in(&self.scratch.0)?;
+            file.write_all(&self.image)?;
+            file.write_all(&own.finish())?;
+            Ok(file.into_temp_path())
         };
-        write().map_err(|error| Failure(format!("{}: {error}", file.0.display())))?;
-        Ok(file)
+        write().map_err(|error: io::Error| Failure(format!("{}: {error}", self.scratch.0.display())))
     }
 
     /// The commands of a guest: `memferry topology` and the tests that match a filter. Empty if no test matches.
@@ -382,12 +382,8 @@ impl Host {
             guest.plan.commands.len()
         );
         let initramfs = self.initramfs(guest)?;
-        let recording = self.record.as_ref().map(|_| TemporaryFile(initramfs.0.with_extension("recording")));
-        let boot = Boot {
-            kernel: &self.kernel,
-            initramfs: &initramfs.0,
-            record: recording.as_ref().map(|file| file.0.as_path()),
-        };
+        let recording = self.record.as_ref().map(|_| initramfs.with_extension("recording"));
+        let boot = Boot { kernel: &self.kernel, initramfs: &initramfs, record: recording.as_deref() };
         let mut show = |line: &str| {
             skips::take_from_console(&layout.profile, line);
             if label { println!("[{}] {line}", layout.profile) } else { println!("{line}") }
@@ -396,7 +392,7 @@ impl Host {
         if let (Some(file), Some(directory)) = (&recording, &self.record)
             && matches!(run.outcome, Outcome::AllOk | Outcome::SomeFailed)
         {
-            keep(&file.0, &directory.join(format!("{}.json", file_stem(&layout.profile))))?;
+            keep(file, &directory.join(format!("{}.json", file_stem(&layout.profile))))?;
         }
         Ok(run)
     }

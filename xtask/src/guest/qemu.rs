@@ -2,10 +2,9 @@
 //!
 //! Source: `qemu-system-x86_64(1)`; QEMU `hw/core/numa.c`.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -307,16 +306,6 @@ fn machine(layout: &Layout) -> Vec<String> {
 
 fn span(first: usize, count: usize) -> String {
     if count == 1 { first.to_string() } else { format!("{first}-{}", first + count - 1) }
-}
-
-/// The path of a file, which is removed when this is dropped.
-pub(crate) struct TemporaryFile(pub(crate) PathBuf);
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        // The file may not exist.
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod scenario;
 mod tables;
 mod validate;
 
-pub use calibrate::{Calibrated, Thesis, kuper, thesis};
+pub use calibrate::{Calibrated, kuper, thesis};
 pub use dispositions::{Disposition, Why};
 pub use predictions::Prediction;
 pub use published::{PublishedFigure, figures};

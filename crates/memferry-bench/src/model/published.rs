@@ -1,6 +1,7 @@
 //! The published figures (`published/*.csv`).
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// A published number: a row of one of the files. published/README.md describes the columns.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -39,11 +40,12 @@ const FILES: [&str; 3] = [
 
 /// All rows of all files.
 pub fn figures() -> Vec<PublishedFigure> {
-    FILES
-        .iter()
-        .flat_map(|text| csv::Reader::from_reader(text.as_bytes()).into_deserialize())
-        .flatten()
-        .collect()
+    FILES.into_iter().flat_map(rows).collect()
+}
+
+/// The rows of a file of `published/`.
+pub(super) fn rows<T: DeserializeOwned>(text: &str) -> Vec<T> {
+    csv::Reader::from_reader(text.as_bytes()).into_deserialize().flatten().collect()
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use memferry::model::ModelError;
 use memferry::topology::{Machine, NodeId};
 use serde::Serialize;
 
-use super::calibrate::{Setup, Thesis, with_skew};
-use super::dispositions::{Disposition, disposition};
+use super::calibrate::{Thesis, scan_threads, with_skew};
+use super::dispositions::{Disposition, dispositions};
 use super::figures;
 use super::predictions::{Prediction, predictions};
 use crate::harness::Row;
@@ -43,7 +43,7 @@ pub fn validate() -> Result<Validation, ModelError> {
     let predictions = predictions()?;
     let is_predicted = |row: &str| predictions.iter().any(|prediction| prediction.rows.contains(&row));
     let figures = figures();
-    let others = figures.iter().filter(|figure| !is_predicted(&figure.id)).filter_map(disposition).collect();
+    let others = dispositions(figures.iter().filter(|figure| !is_predicted(&figure.id)));
     let bounds = bounds(&predictions)?;
     Ok(Validation { predictions, others, bounds })
 }
@@ -90,22 +90,19 @@ fn advised() -> Result<Vec<Row>, ModelError> {
     let hardware = Hardware::of(&machine)?;
     // Unlike in the thesis, submissions take no threads from the scan: chunks are submitted when the query starts, and
     // the mover completes them.
-    let thesis = Thesis { scan_threads_count: 64, ..Thesis::default() };
-    let advised = |pipeline: Pipeline| -> Result<f64, ModelError> {
+    let thesis = Thesis::read()?.with(|run| scan_threads(run, 64));
+    let advised = |pipeline: &Pipeline| -> Result<f64, ModelError> {
         let (pipeline, _) = pipeline.advised(&machine)?;
         Ok(pipeline.run(&machine, &hardware)?.total_s)
     };
-    let baseline = |setup| -> Result<f64, ModelError> {
-        let pipeline = Pipeline { fetches: Vec::new(), ..thesis.pipeline(setup) };
-        Ok(pipeline.run(&machine, &hardware)?.total_s)
-    };
-    let thesis_s = baseline(Setup::Baseline)?;
-    let same = advised(thesis.pipeline(Setup::Prefetching))?;
-    let distributed = advised(thesis.pipeline(Setup::Distributed))?;
-    let distributed_alone = baseline(Setup::Distributed)?;
-    let mut again = thesis.pipeline(Setup::Distributed);
+    let thesis_s = thesis.baseline.run(&machine, &hardware)?.total_s;
+    let same = advised(&thesis.prefetching)?;
+    let distributed = advised(&thesis.distributed)?;
+    let alone = Pipeline { fetches: Vec::new(), ..thesis.distributed.clone() };
+    let distributed_alone = alone.run(&machine, &hardware)?.total_s;
+    let mut again = thesis.distributed;
     again.columns[1].node = NodeId(8);
-    let reused = advised(again)?;
+    let reused = advised(&again)?;
     let row = |name: &str, peer: &str, baseline_s: f64, seconds: f64| {
         let ratio = baseline_s / seconds;
         Row::modelled(name, ratio, "x").against(peer, 1.0, ratio)
@@ -127,37 +124,38 @@ pub fn variants() -> Result<Vec<Row>, ModelError> {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat")?;
     let own = Hardware::of(&machine)?;
     let skew = own.thread_skew;
-    let thesis = Thesis::default();
-    let fairness = |fairness| Thesis { fairness, ..thesis.clone() };
-    let list = [
-        ("model", thesis.clone(), skew, 1.0),
-        ("no skew", thesis.clone(), 0.0, 1.0),
-        ("skew 0.5", thesis.clone(), 0.5, 1.0),
-        ("threads elsewhere do not count", fairness(Fairness::RequestersByMemory), skew, 1.0),
-        ("each stream counts one, no skew", fairness(Fairness::Streams), 0.0, 1.0),
-        ("each stream counts one", fairness(Fairness::Streams), skew, 1.0),
-        ("by what each could do, no skew", fairness(Fairness::Windows), 0.0, 1.0),
-        ("by what each could do", fairness(Fairness::Windows), skew, 1.0),
-        ("by what each could do, devices half", fairness(Fairness::Windows), skew, 0.5),
-        ("devices count half", thesis.clone(), skew, 0.5),
-        ("devices count double", thesis.clone(), skew, 2.0),
-        ("chunks of 2 MiB", Thesis { chunk_bytes: 2 << 20, ..thesis.clone() }, skew, 1.0),
-        ("chunks of 32 MiB", Thesis { chunk_bytes: 32 << 20, ..thesis.clone() }, skew, 1.0),
-        ("4 groups", Thesis { groups_count: 4, ..thesis.clone() }, skew, 1.0),
-        ("16 groups", Thesis { groups_count: 16, ..thesis.clone() }, skew, 1.0),
-        ("64 threads scan", Thesis { scan_threads_count: 64, ..thesis.clone() }, skew, 1.0),
-        ("16 threads scan", Thesis { scan_threads_count: 16, ..thesis.clone() }, skew, 1.0),
-        ("AGGREGATE waits for SCAN_b", Thesis { is_waiting: true, ..thesis.clone() }, skew, 1.0),
+    let thesis = Thesis::read()?;
+    type Change = fn(&mut Pipeline);
+    let list: [(&str, Change, f64, f64); 18] = [
+        ("model", |_| (), skew, 1.0),
+        ("no skew", |_| (), 0.0, 1.0),
+        ("skew 0.5", |_| (), 0.5, 1.0),
+        ("threads elsewhere do not count", |run| run.fairness = Fairness::RequestersByMemory, skew, 1.0),
+        ("each stream counts one, no skew", |run| run.fairness = Fairness::Streams, 0.0, 1.0),
+        ("each stream counts one", |run| run.fairness = Fairness::Streams, skew, 1.0),
+        ("by what each could do, no skew", |run| run.fairness = Fairness::Windows, 0.0, 1.0),
+        ("by what each could do", |run| run.fairness = Fairness::Windows, skew, 1.0),
+        ("by what each could do, devices half", |run| run.fairness = Fairness::Windows, skew, 0.5),
+        ("devices count half", |_| (), skew, 0.5),
+        ("devices count double", |_| (), skew, 2.0),
+        ("chunks of 2 MiB", |run| run.chunk_bytes = 2 << 20, skew, 1.0),
+        ("chunks of 32 MiB", |run| run.chunk_bytes = 32 << 20, skew, 1.0),
+        ("4 groups", |run| run.groups_count = 4, skew, 1.0),
+        ("16 groups", |run| run.groups_count = 16, skew, 1.0),
+        ("64 threads scan", |run| scan_threads(run, 64), skew, 1.0),
+        ("16 threads scan", |run| scan_threads(run, 16), skew, 1.0),
+        ("AGGREGATE waits for SCAN_b", |run| run.is_waiting = true, skew, 1.0),
     ];
     let mut rows = Vec::new();
-    for (name, thesis, skew, device_share) in list {
+    for (name, change, skew, device_share) in list {
+        let thesis = thesis.clone().with(change);
         let mut hardware = with_skew(&machine, &thesis, skew)?;
         hardware.device_share = device_share;
-        for (what, setup, published_ms, published_hits) in [
-            ("prefetching", Setup::Prefetching, 159.72, 89.38),
-            ("distributed", Setup::Distributed, 106.52, 93.20),
+        for (what, pipeline, published_ms, published_hits) in [
+            ("prefetching", &thesis.prefetching, 159.72, 89.38),
+            ("distributed", &thesis.distributed, 106.52, 93.20),
         ] {
-            let run = thesis.run(&machine, &hardware, setup)?;
+            let run = pipeline.run(&machine, &hardware)?;
             let compared = |what: String, value: f64, unit, published: f64| {
                 Row::modelled(what, value, unit).beside("published", published)
             };

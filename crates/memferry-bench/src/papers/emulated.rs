@@ -71,6 +71,39 @@ impl OnEmulated {
         }
         Ok(seen)
     }
+
+    /// Refuses what the emulated device does not have.
+    fn check(&self, point: &Point, metrics: &[Metric]) -> Result<(), Skipped> {
+        let is_here = self.machine.origin() == Origin::Discovered;
+        Skipped::cannot(match point {
+            Point { way: Way::Write, .. } => {
+                "what a system call takes is not emulated; run it on a machine, or in memferry emulate"
+            }
+            Point { read_buffers: Some(_), .. } => {
+                "the emulated device has as many read buffers as its rate takes, whatever its groups may use"
+            }
+            _ if !is_here && self.machine.accelerators().is_empty() => {
+                let why = "its queues cannot be emulated; leave out --machine, or choose one that has";
+                return Skipped::cannot(format!("{} has no DSA: {why}", self.machine.name()));
+            }
+            Point { way: Way::Core | Way::Any, .. } => {
+                "only a device is emulated; ask for the ways shared and dedicated"
+            }
+            _ if metrics.contains(&Metric::LOAD) => {
+                "the emulated device has no caches that others could miss"
+            }
+            Point { data, .. } if *data != Data::Any => "the emulated device has no caches",
+            Point { pages: Pages::Huge, .. } => "the emulated device translates pages of 4 KiB only",
+            Point { route: Some(_), submitters, queues, .. } if *submitters > 1 || *queues > 1 => {
+                "a routed copy has one submitter, and of each device one queue; leave out the route, or submitters \
+                 and queues"
+            }
+            Point { route: None, source, target, .. } if source.or(*target).is_some() => {
+                "the emulated device knows no nodes; only a route chooses devices by them"
+            }
+            _ => return Ok(()),
+        })
+    }
 }
 
 impl Backend for OnEmulated {
@@ -83,48 +116,10 @@ impl Backend for OnEmulated {
     }
 
     fn run(&self, point: &Point, metrics: &[Metric], effort: RunLength) -> Result<Vec<Measurement>, Skipped> {
-        if point.way == Way::Write {
-            return Skipped::cannot(
-                "what a system call takes is not emulated; run it on a machine, or in memferry emulate",
-            );
-        }
-        if point.read_buffers.is_some() {
-            return Skipped::cannot(
-                "the emulated device has as many read buffers as its rate takes, whatever its groups may use",
-            );
-        }
-        if self.machine.origin() != Origin::Discovered && self.machine.accelerators().is_empty() {
-            return Skipped::cannot(format!(
-                "{} has no DSA: its queues cannot be emulated; leave out --machine, or choose one that has",
-                self.machine.name()
-            ));
-        }
-        if !matches!(point.way, Way::Shared | Way::Dedicated) {
-            return Skipped::cannot("only a device is emulated; ask for the ways shared and dedicated");
-        }
-        if metrics.contains(&Metric::LOAD) {
-            return Skipped::cannot("the emulated device has no caches that others could miss");
-        }
-        if point.data != Data::Any {
-            return Skipped::cannot("the emulated device has no caches");
-        }
-        if point.pages == Pages::Huge {
-            return Skipped::cannot("the emulated device translates pages of 4 KiB only");
-        }
+        self.check(point, metrics)?;
         let load = load_of(point, effort)?;
         let seen = match point.route {
-            Some(_) if point.submitters > 1 || point.queues > 1 => {
-                return Skipped::cannot(
-                    "a routed copy has one submitter, and of each device one queue; leave out the route, or submitters \
-                     and queues",
-                );
-            }
             Some(_) => self.routed(point, load)?,
-            None if point.source.or(point.target).is_some() => {
-                return Skipped::cannot(
-                    "the emulated device knows no nodes; only a route chooses devices by them",
-                );
-            }
             None => {
                 let loads: Vec<_> = (0..point.submitters).map(|it| (it % point.queues, load)).collect();
                 emulated(&self.device(point)?, &loads)?

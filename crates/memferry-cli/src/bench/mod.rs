@@ -22,7 +22,7 @@ use serde_json::Value;
 
 pub(crate) use isa::LIMITED;
 
-use crate::output::{self, Align, Table};
+use crate::output::{self, Table};
 
 /// The build profile of this command: numbers of different profiles are not comparable.
 pub(crate) const BUILD_PROFILE: &str = if cfg!(debug_assertions) { "dev" } else { "release" };
@@ -128,16 +128,7 @@ impl Keep {
 }
 
 fn table(rows: &[Row]) -> Table {
-    use Align::{Left, Right};
-    let mut table = Table::new([
-        ("row", Left),
-        ("value", Right),
-        ("unit", Left),
-        ("how", Left),
-        ("ratio", Right),
-        ("95 % interval", Left),
-        ("peer", Left),
-    ]);
+    let mut table = Table::new("row | value: | unit | how | ratio: | 95 % interval | peer");
     for row in rows {
         let peer = row.peer.as_ref();
         let ratio = peer.and_then(|peer| peer.ratio).map_or(String::new(), |ratio| format!("{ratio:.3}"));

@@ -7,8 +7,8 @@ use memferry_bench::cache::HitPeer;
 #[cfg(feature = "peers")]
 pub(super) fn peers(keys_count: usize, block_bytes: usize) -> Vec<Box<dyn HitPeer>> {
     vec![
-        Box::new(others::Moka::new(keys_count, block_bytes)),
-        Box::new(others::Quick::new(keys_count, block_bytes)),
+        Box::new(others::moka(keys_count, block_bytes)),
+        Box::new(others::quick_cache(keys_count, block_bytes)),
     ]
 }
 
@@ -25,14 +25,13 @@ mod others {
 
     use memferry_bench::cache::HitPeer;
     use quick_cache::UnitWeighter;
-    use quick_cache::sync::DefaultLifecycle;
+    use quick_cache::sync::{Cache, DefaultLifecycle};
 
-    /// `moka` with its defaults.
-    pub(super) struct Moka(moka::sync::Cache<u64, Arc<[u8]>>);
-
-    /// `quick_cache` with its defaults, the hasher included.
-    pub(super) struct Quick(QuickCache);
-    type QuickCache = quick_cache::sync::Cache<u64, Arc<[u8]>, UnitWeighter, ahash::RandomState>;
+    /// Another cache by its lookup.
+    struct Other<F> {
+        name: &'static str,
+        get: F,
+    }
 
     /// Twice the room of the blocks, so that neither evicts: policies may reserve room for new entries.
     const ROOM_FACTOR: usize = 2;
@@ -41,47 +40,31 @@ mod others {
         (0..keys_count as u64).map(move |key| (key, vec![1; block_bytes].into()))
     }
 
-    impl Moka {
-        pub(super) fn new(keys_count: usize, block_bytes: usize) -> Moka {
-            let cache = moka::sync::Cache::new((ROOM_FACTOR * keys_count) as u64);
-            blocks(keys_count, block_bytes).for_each(|(key, block)| cache.insert(key, block));
-            cache.run_pending_tasks();
-            Moka(cache)
-        }
+    /// `moka` with its defaults.
+    pub(super) fn moka(keys_count: usize, block_bytes: usize) -> impl HitPeer {
+        let cache = moka::sync::Cache::new((ROOM_FACTOR * keys_count) as u64);
+        blocks(keys_count, block_bytes).for_each(|(key, block)| cache.insert(key, block));
+        cache.run_pending_tasks();
+        Other { name: "moka", get: move |key: u64| cache.get(&key) }
     }
 
-    impl Quick {
-        pub(super) fn new(keys_count: usize, block_bytes: usize) -> Quick {
-            let room = ROOM_FACTOR * keys_count;
-            let hasher = ahash::RandomState::new();
-            let cache =
-                QuickCache::with(room, room as u64, UnitWeighter, hasher, DefaultLifecycle::default());
-            blocks(keys_count, block_bytes).for_each(|(key, block)| cache.insert(key, block));
-            Quick(cache)
-        }
+    /// `quick_cache` with its defaults, the hasher included.
+    pub(super) fn quick_cache(keys_count: usize, block_bytes: usize) -> impl HitPeer {
+        let room = ROOM_FACTOR * keys_count;
+        let (hasher, lifecycle) = (ahash::RandomState::new(), DefaultLifecycle::default());
+        let cache = Cache::with(room, room as u64, UnitWeighter, hasher, lifecycle);
+        blocks(keys_count, block_bytes).for_each(|(key, block)| cache.insert(key, block));
+        Other { name: "quick_cache", get: move |key: u64| cache.get(&key) }
     }
 
-    impl HitPeer for Moka {
+    impl<F: Fn(u64) -> Option<Arc<[u8]>> + Sync> HitPeer for Other<F> {
         fn name(&self) -> &str {
-            "moka"
+            self.name
         }
 
         fn hits(&self, keys: &[u32]) {
             for &key in keys {
-                let block = self.0.get(&u64::from(key)).expect("everything fits");
-                black_box(block.as_ptr());
-            }
-        }
-    }
-
-    impl HitPeer for Quick {
-        fn name(&self) -> &str {
-            "quick_cache"
-        }
-
-        fn hits(&self, keys: &[u32]) {
-            for &key in keys {
-                let block = self.0.get(&u64::from(key)).expect("everything fits");
+                let block = (self.get)(u64::from(key)).expect("everything fits");
                 black_box(block.as_ptr());
             }
         }

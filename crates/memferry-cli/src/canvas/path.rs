@@ -1,7 +1,6 @@
 //! Paths: lines, arcs and areas.
 
 use std::f64::consts::TAU;
-use std::fmt::Write;
 
 /// A shape with its classes.
 #[derive(Clone, Debug)]
@@ -90,19 +89,6 @@ impl Path {
         path
     }
 
-    pub(super) fn moved(mut self, dx: f64, dy: f64) -> Path {
-        for step in &mut self.steps {
-            match step {
-                Step::Move(x, y) | Step::Line(x, y) | Step::Arc { x, y, .. } => {
-                    *x += dx;
-                    *y += dy;
-                }
-                Step::Close => {}
-            }
-        }
-        self
-    }
-
     /// Left, top, right and bottom of its points.
     #[cfg(test)]
     pub(crate) fn bounds(&self) -> (f64, f64, f64, f64) {
@@ -115,21 +101,22 @@ impl Path {
         bounds
     }
 
-    pub(super) fn write(&self, svg: &mut String) {
+    /// Writes the path, whose block is at `left`, `top` of the picture.
+    pub(super) fn write(&self, svg: &mut String, (left, top): (f64, f64)) {
         if self.steps.is_empty() {
             return;
         }
-        super::put(svg, format_args!("<path class=\"{}\" d=\"", self.class));
+        *svg += &format!("<path class=\"{}\" d=\"", self.class);
+        let place = |x: f64, y: f64| format!("{} {}", rounded(left + x), rounded(top + y));
         for step in &self.steps {
-            // Writing to a string cannot fail.
-            let _ = match *step {
-                Step::Move(x, y) => write!(svg, "M{} {}", rounded(x), rounded(y)),
-                Step::Line(x, y) => write!(svg, "L{} {}", rounded(x), rounded(y)),
+            *svg += &match *step {
+                Step::Move(x, y) => format!("M{}", place(x, y)),
+                Step::Line(x, y) => format!("L{}", place(x, y)),
                 Step::Arc { radius, is_clockwise, x, y } => {
                     let (radius, sweep) = (rounded(radius), u8::from(is_clockwise));
-                    write!(svg, "A{radius} {radius} 0 0 {sweep} {} {}", rounded(x), rounded(y))
+                    format!("A{radius} {radius} 0 0 {sweep} {}", place(x, y))
                 }
-                Step::Close => write!(svg, "z"),
+                Step::Close => "z".to_owned(),
             };
         }
         *svg += "\"/>\n";

@@ -1,6 +1,6 @@
 //! Checks of all pictures.
 
-use super::colours::COLOURS;
+use super::STYLE;
 
 /// The first error in XML: unclosed tags, quotes, unescaped characters.
 pub(crate) fn xml_error(xml: &str) -> Option<String> {
@@ -68,19 +68,17 @@ fn luminance(colour: &str) -> f64 {
 
 #[test]
 fn contrasts_suffice_in_both_schemes() {
-    let find = |class: &str, property: &str| {
-        COLOURS
-            .iter()
-            .find(|c| c.class == class && c.property == property)
-            .unwrap_or_else(|| panic!("{class}"))
+    let (light, dark) = STYLE.split_once("@media screen and (prefers-color-scheme:dark)").unwrap();
+    let find = |scheme: &str, class: &str, property: &str| {
+        let rule = format!(".{class}{{{property}:");
+        let (_, rest) = scheme.split_once(&rule).unwrap_or_else(|| panic!("no {rule}"));
+        luminance(rest.split('}').next().unwrap())
     };
-    let check = |front: (&str, &str), back: &str, least: f64| {
-        let (above, below) = (find(front.0, front.1), find(back, "fill"));
-        for (scheme, above, below) in [("light", above.light, below.light), ("dark", above.dark, below.dark)]
-        {
-            let (a, b) = (luminance(above), luminance(below));
+    let check = |(class, property): (&str, &str), back: &str, least: f64| {
+        for (name, scheme) in [("light", light), ("dark", dark)] {
+            let (a, b) = (find(scheme, class, property), find(scheme, back, "fill"));
             let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
-            assert!(contrast >= least, "{} on {back}, {scheme}: {contrast:.2} of {least}", front.0);
+            assert!(contrast >= least, "{class} on {back}, {name}: {contrast:.2} of {least}");
         }
     };
     for back in ["paper", "socket", "domain"] {

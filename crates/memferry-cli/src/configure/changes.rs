@@ -4,7 +4,7 @@ use memferry_dsa::internals::system::Files;
 use memferry_dsa::system::{Action, DeviceId, Plan, Step};
 use serde::Serialize;
 
-use crate::output::{Align, Table, printable, wrapped};
+use crate::output::{Table, printable, wrapped};
 
 /// A write with the current value.
 #[derive(Debug, Clone, Serialize)]
@@ -133,12 +133,9 @@ fn device_groups(changes: &[Change]) -> Vec<DeviceGroup> {
 
 /// A table of the changes for each group of devices.
 pub(super) fn draw(changes: &[Change]) -> String {
-    use Align::Left;
     let mut text = String::new();
     for DeviceGroup { devices, rows, unchanged } in device_groups(changes) {
-        let mut table =
-            Table::new([(" ", Left), ("object", Left), ("setting", Left), ("now", Left), ("then", Left)])
-                .indent(2);
+        let mut table = Table::new("  | object | setting | now | then").indent(2);
         for row in rows {
             table.row(vec![row.action.to_owned(), row.object, row.setting, row.now, row.then]);
         }

@@ -31,7 +31,7 @@ use memferry::internals::Basis;
 use memferry::topology::{Machine, Tier};
 
 pub(crate) use self::advice::papers_query;
-use self::figure::{Axis, Figure, Kind, Scale};
+use self::figure::Figure;
 use self::papers::Papers;
 use self::records::Record;
 use crate::bench::machine_slug;
@@ -224,18 +224,12 @@ fn modelled(machine: &Machine) -> Vec<Figure> {
     // `memferry calibrate` measures. Other profiles have published values, and the kernel has those of the firmware.
     let is_measured = machine.parameters().iter().any(|parameter| parameter.basis == Basis::Measured);
     let how = if is_measured { Provenance::Measured } else { Provenance::Published };
-    let heat = |name, kind, title: &str, unit, of| {
-        let mut figure = Figure::new(name, kind, title);
-        figure.about = "From CPUs to memories, as far as it is known.".to_owned();
-        figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
-        figure.y = Axis::new(unit, Scale::Linear);
-        figure.points = papers::links(machine, how, machine.name(), of);
+    let matrices = [("machine-latency", papers::LATENCY), ("machine-bandwidth", papers::BANDWIDTH)];
+    let ways = matrices.map(|(name, matrix)| {
+        let mut figure = matrix.figure(name, "From CPUs to memories, as far as it is known.");
+        figure.points = matrix.points(machine, how, machine.name());
         figure
-    };
-    let ways = [
-        heat("machine-latency", Kind::HeatLess, "Latency of reads", "ns", papers::latency_ns),
-        heat("machine-bandwidth", Kind::HeatMore, "Bandwidth of reads", "GB/s", papers::read_gb_per_s),
-    ];
+    });
     figures.extend(ways.into_iter().filter(|figure| figure.points.len() > 1));
     figures
 }

@@ -11,7 +11,7 @@ use super::records::Record;
 use super::{Report, Section, draw};
 use crate::Cli;
 use crate::bench::rfc3339;
-use crate::canvas::{escaped, style};
+use crate::canvas::{self, escaped};
 use crate::output::{count, number};
 use memferry_bench::harness::Provenance;
 
@@ -57,7 +57,7 @@ pub(super) fn html(report: &Report) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <link rel=\"icon\" href=\"data:,\">\n<title>{name}: memferry report</title>\n\
          <style>\n{}{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
-        style()
+        canvas::STYLE
     )
 }
 

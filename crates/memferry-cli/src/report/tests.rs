@@ -1,5 +1,6 @@
 use serde_json::json;
 
+use super::figure::{Kind, Scale};
 use super::*;
 
 mod backends;

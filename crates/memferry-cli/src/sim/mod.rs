@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::bench::start_record;
 use crate::error::usage;
-use crate::output::{self, Align, Table, number, wrapped};
+use crate::output::{self, Table, number, wrapped};
 use crate::topology;
 
 /// Computes the cost of copies and queries on any machine with a profile.
@@ -103,9 +103,7 @@ fn list(is_json: bool, out: &mut dyn Write) -> Result<()> {
 }
 
 fn table(rows: &[Row]) -> Table {
-    use Align::{Left, Right};
-    let columns = [("row", Left), ("value", Right), ("unit", Left), ("ratio", Right), ("peer", Left)];
-    let mut table = Table::new(columns);
+    let mut table = Table::new("row | value: | unit | ratio: | peer");
     for row in rows {
         let peer = row.peer.as_ref();
         let ratio = peer.and_then(|peer| peer.ratio).map_or(String::new(), |ratio| format!("{ratio:.3}"));

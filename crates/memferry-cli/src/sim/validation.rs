@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{record, table};
-use crate::output::{self, Align, Table, count, number, wrapped};
+use crate::output::{self, Table, count, number, wrapped};
 
 /// The machine of most published numbers.
 const MACHINE: &str = "xeon-max-9468-2s-flat";
@@ -59,17 +59,7 @@ pub(super) fn run(is_with_variants: bool, is_json: bool, out: &mut dyn Write) ->
 
 /// Prints the predictions, and the number of rows without one, by reason.
 fn text(validation: &Validation, out: &mut dyn Write) -> Result<()> {
-    use Align::{Left, Right};
-    let columns = [
-        ("row", Left),
-        ("modelled", Right),
-        ("published", Right),
-        ("unit", Left),
-        ("error", Right),
-        ("calibrated on", Left),
-        ("", Left),
-    ];
-    let mut table = Table::new(columns);
+    let mut table = Table::new("row | modelled: | published: | unit | error: | calibrated on | ");
     let mut wrong: Vec<(&str, String)> = Vec::new();
     for prediction in &validation.predictions {
         let Prediction { name, rows, predicted, published: (low, high), unit, is_fit, .. } = prediction;
@@ -109,7 +99,7 @@ fn text(validation: &Validation, out: &mut dyn Write) -> Result<()> {
             [first, .., last] => format!("{} ... {} ({})", first.row, last.row, count(same.len(), "row")),
             rows => rows.iter().map(|one| one.row.as_str()).collect(),
         };
-        let reason = same.first().map_or("", |one| one.reason);
+        let reason = same.first().map_or("", |one| &one.reason);
         write!(out, "{}", wrapped(&format!("- {rows}: {reason}"), 0))?;
     }
     let others = validation.others.len() - unexplained.len();
@@ -119,9 +109,7 @@ fn text(validation: &Validation, out: &mut dyn Write) -> Result<()> {
 }
 
 fn against(rows: &[Row]) -> Table {
-    use Align::{Left, Right};
-    let columns = [("variant", Left), ("modelled", Right), ("published", Right), ("unit", Left)];
-    let mut table = Table::new(columns);
+    let mut table = Table::new("variant | modelled: | published: | unit");
     for row in rows {
         let published = row.peer.as_ref().and_then(|peer| peer.value).map_or(String::new(), number);
         table.row(vec![row.name.clone(), number(row.value), published, row.unit.to_owned()]);

@@ -23,46 +23,28 @@ pub(super) struct Metric {
     pub(super) heading: &'static str,
     pub(super) more_is_better: bool,
     decimals: usize,
-    of: fn(&Link) -> Option<f64>,
+    of: Of,
 }
 
 pub(super) const METRICS: [Metric; 5] = [
-    Metric {
-        title: "Distance (10 is local)",
-        heading: "distance",
-        more_is_better: false,
-        decimals: 0,
-        of: |link| link.distance.map(f64::from),
-    },
-    Metric {
-        title: "Read bandwidth in GB/s",
-        heading: "read GB/s",
-        more_is_better: true,
-        decimals: 1,
-        of: |link| link.read_bytes_per_s.map(|rate| rate as f64 / 1e9),
-    },
-    Metric {
-        title: "Write bandwidth in GB/s",
-        heading: "write GB/s",
-        more_is_better: true,
-        decimals: 1,
-        of: |link| link.write_bytes_per_s.map(|rate| rate as f64 / 1e9),
-    },
-    Metric {
-        title: "Read latency in ns",
-        heading: "read ns",
-        more_is_better: false,
-        decimals: 0,
-        of: |link| link.read_latency_ns,
-    },
-    Metric {
-        title: "Write latency in ns",
-        heading: "write ns",
-        more_is_better: false,
-        decimals: 0,
-        of: |link| link.write_latency_ns,
-    },
+    less("Distance (10 is local)", "distance", |link| link.distance.map(f64::from)),
+    more("Read bandwidth in GB/s", "read GB/s", |link| link.read_bytes_per_s.map(|rate| rate as f64 / 1e9)),
+    more("Write bandwidth in GB/s", "write GB/s", |link| {
+        link.write_bytes_per_s.map(|rate| rate as f64 / 1e9)
+    }),
+    less("Read latency in ns", "read ns", |link| link.read_latency_ns),
+    less("Write latency in ns", "write ns", |link| link.write_latency_ns),
 ];
+
+type Of = fn(&Link) -> Option<f64>;
+
+const fn less(title: &'static str, heading: &'static str, of: Of) -> Metric {
+    Metric { title, heading, more_is_better: false, decimals: 0, of }
+}
+
+const fn more(title: &'static str, heading: &'static str, of: Of) -> Metric {
+    Metric { title, heading, more_is_better: true, decimals: 1, of }
+}
 
 impl Metric {
     pub(super) fn of(&self, link: &Link) -> Option<f64> {

@@ -13,7 +13,7 @@ use memferry_dsa::system::{Config, SystemState};
 
 use super::links::Links;
 use crate::devices::Findings;
-use crate::output::{count, printable, ranges, size};
+use crate::output::{capitalised, count, printable, ranges, size};
 
 /// A machine as it is drawn. Plain data, so that tests can make up machines.
 #[derive(Clone, Debug)]
@@ -72,16 +72,9 @@ pub(super) struct TierSum {
     pub(super) nodes: NodeSet,
     /// Sum over the nodes whose size is known.
     pub(super) known_bytes: u64,
-    pub(super) sizes_known: Known,
+    /// Nodes of known size.
+    pub(super) known_count: usize,
     pub(super) kernel_tiers: Vec<u32>,
-}
-
-/// For how many nodes a value is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    All,
-    Some,
-    None,
 }
 
 impl Overview {
@@ -145,11 +138,7 @@ impl Overview {
                 tier,
                 nodes: nodes.iter().map(|node| node.id).collect(),
                 known_bytes: known.clone().fold(0, u64::saturating_add),
-                sizes_known: match known.count() {
-                    0 => Known::None,
-                    all if all == nodes.len() => Known::All,
-                    _ => Known::Some,
-                },
+                known_count: known.count(),
                 kernel_tiers,
             }
         };
@@ -170,8 +159,8 @@ impl Overview {
         }
         amounts.push(count(self.nodes().count(), "node"));
         amounts.push(count(cpus, "CPU"));
-        amounts.extend(self.tiers().iter().map(|sum| match sum.sizes_known {
-            Known::None => format!("{} of unknown size", tier_of_memory(sum.tier)),
+        amounts.extend(self.tiers().iter().map(|sum| match sum.known_count {
+            0 => format!("{} of unknown size", tier_of_memory(sum.tier)),
             _ => format!("{} {}", sum.size(), tier_of_memory(sum.tier)),
         }));
         let engines = self.engines().count();
@@ -211,19 +200,13 @@ impl Overview {
             })
             .collect();
         let pairs = pairs.join(", ");
-        match (alike, beside) {
-            (true, true) => format!(
-                "Prefetching `auto` copies what pays from {} to the {} beside it: node {pairs}.",
-                tier_of_memory(home.tier),
-                tier_of_memory(near.tier)
-            ),
-            (true, false) => format!(
-                "Prefetching `auto` copies what pays from {} to {}: node {pairs}.",
-                tier_of_memory(home.tier),
-                tier_of_memory(near.tier)
-            ),
-            _ => format!("Prefetching `auto` copies what pays from node {pairs}."),
-        }
+        let (from, to) = (tier_of_memory(home.tier), tier_of_memory(near.tier));
+        let between = match (alike, beside) {
+            (true, true) => format!(" from {from} to the {to} beside it:"),
+            (true, false) => format!(" from {from} to {to}:"),
+            _ => " from".to_owned(),
+        };
+        format!("Prefetching `auto` copies what pays{between} node {pairs}.")
     }
 
     /// Remarks about resources that cannot be used, and about NUMA balancing.
@@ -320,10 +303,10 @@ impl Domain {
 
 impl TierSum {
     pub(super) fn size(&self) -> String {
-        match self.sizes_known {
-            Known::All => size(self.known_bytes),
-            Known::Some => format!("at least {}", size(self.known_bytes)),
-            Known::None => "?".to_owned(),
+        match self.known_count {
+            0 => "?".to_owned(),
+            all if all == self.nodes.len() => size(self.known_bytes),
+            _ => format!("at least {}", size(self.known_bytes)),
         }
     }
 
@@ -407,11 +390,6 @@ fn named_nodes(nodes: &NodeSet) -> String {
 /// A phrase with no-break spaces; the line breaker replaces them by spaces.
 fn unbroken(text: &str) -> String {
     text.replace(' ', "\u{a0}")
-}
-
-fn capitalised(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
 fn printable_engine(mut engine: Accelerator) -> Accelerator {

@@ -48,97 +48,67 @@ fn heading(overview: &Overview) -> String {
 /// The boxes of the sockets, with aligned columns.
 fn boxes(overview: &Overview) -> String {
     let tiers: Vec<usize> = overview.tiers().iter().map(|sum| tier_rank(sum.tier)).collect();
-    let beside = Layout::new(&tiers);
-    let body = match beside.body(overview) {
-        body if body.width + FRAME <= COLUMNS_MAX => body,
-        // Too many tiers for a column each: put them below each other.
-        _ => Layout::new(&[]).body(overview),
+    let (sockets, width) = match body(overview, &tiers) {
+        (sockets, width) if width + FRAME <= COLUMNS_MAX => (sockets, width),
+        _ => body(overview, &[]),
     };
-    let titles = overview.sockets.iter().map(|socket| socket.title().chars().count() + 2).max().unwrap_or(0);
-    let width = body.width.max(titles);
-    let mut text = String::new();
-    for (socket, lines) in overview.sockets.iter().zip(&body.sockets) {
-        text += &framed(&socket.title(), lines, width);
-    }
-    text
+    let titles = overview.sockets.iter().map(|socket| socket.title().chars().count() + 2);
+    let width = titles.fold(width, usize::max);
+    overview
+        .sockets
+        .iter()
+        .zip(&sockets)
+        .map(|(socket, lines)| framed(&socket.title(), lines, width))
+        .collect()
 }
 
-/// The columns of a domain.
-struct Layout {
-    /// Ranks of the tiers that have a column. If empty, one column has all memories.
-    tiers: Vec<usize>,
-    align: Vec<Align>,
+/// The lines of each socket, and the width of the longest. Each of the tiers, by rank, has a column; without tiers one
+/// column has all memories.
+fn body(overview: &Overview, tiers: &[usize]) -> (Vec<Vec<String>>, usize) {
+    use Align::{Left, Right};
+    let memories = [Left, Left, Right, Left].repeat(tiers.len().max(1));
+    let align = [vec![Right, Left], memories, vec![Left]].concat();
+    let rows: Vec<Vec<Vec<String>>> = (overview.sockets.iter())
+        .map(|socket| socket.domains.iter().flat_map(|domain| rows(domain, tiers)).collect())
+        .collect();
+    let mut widths = vec![0; align.len()];
+    rows.iter().flatten().for_each(|row| widen(&mut widths, row));
+    let sockets: Vec<Vec<String>> = (rows.iter())
+        .map(|rows| match rows.is_empty() {
+            true => vec!["no CPUs, no memory".to_owned()],
+            false => rows.iter().map(|row| line(row, &widths, &align, 0)).collect(),
+        })
+        .collect();
+    let width = sockets.iter().flatten().map(|line| line.chars().count()).max().unwrap_or(0);
+    (sockets, width)
 }
 
-struct Body {
-    /// Lines for each socket.
-    sockets: Vec<Vec<String>>,
-    width: usize,
-}
-
-impl Layout {
-    fn new(tiers: &[usize]) -> Layout {
-        use Align::{Left, Right};
-        let slots = tiers.len().max(1);
-        let align = [Right, Left].into_iter();
-        let align = align.chain([Left, Left, Right, Left].repeat(slots)).chain([Left]);
-        Layout { tiers: tiers.to_vec(), align: align.collect() }
+/// The lines of a domain: one, or more if a cell needs them.
+fn rows(domain: &Domain, tiers: &[usize]) -> Vec<Vec<String>> {
+    let mut columns: Vec<Vec<[String; 4]>> = vec![Vec::new(); tiers.len().max(1)];
+    for node in &domain.nodes {
+        let slot = tiers.iter().position(|&tier| node.has_memory() && tier == tier_rank(node.tier));
+        columns[slot.unwrap_or(0)].push(memory_cells(node));
     }
-
-    fn body(&self, overview: &Overview) -> Body {
-        let rows: Vec<Vec<Vec<String>>> = (overview.sockets.iter())
-            .map(|socket| socket.domains.iter().flat_map(|domain| self.rows(domain)).collect())
-            .collect();
-        // Columns in which there is nothing anywhere take no room.
-        let used: Vec<bool> = (0..self.align.len())
-            .map(|column| rows.iter().flatten().any(|row| !row[column].is_empty()))
-            .collect();
-        let pick = |row: &Vec<String>| -> Vec<String> {
-            row.iter().zip(&used).filter(|(_, used)| **used).map(|(cell, _)| cell.clone()).collect()
-        };
-        let align: Vec<Align> =
-            self.align.iter().zip(&used).filter(|(_, used)| **used).map(|(align, _)| *align).collect();
-        let rows: Vec<Vec<Vec<String>>> = rows.iter().map(|rows| rows.iter().map(pick).collect()).collect();
-        let mut widths = vec![0; align.len()];
-        rows.iter().flatten().for_each(|row| widen(&mut widths, row));
-        let sockets: Vec<Vec<String>> = (rows.iter())
-            .map(|rows| match rows.is_empty() {
-                true => vec!["no CPUs, no memory".to_owned()],
-                false => rows.iter().map(|row| line(row, &widths, &align, 0)).collect(),
-            })
-            .collect();
-        let width = sockets.iter().flatten().map(|line| line.chars().count()).max().unwrap_or(0);
-        Body { sockets, width }
-    }
-
-    /// The lines of a domain: one, or more if a cell needs them.
-    fn rows(&self, domain: &Domain) -> Vec<Vec<String>> {
-        let mut columns: Vec<Vec<[String; 4]>> = vec![Vec::new(); self.tiers.len().max(1)];
-        for node in &domain.nodes {
-            let slot = self.tiers.iter().position(|&tier| node.has_memory() && tier == tier_rank(node.tier));
-            columns[slot.unwrap_or(0)].push(memory_cells(node));
+    let names: Vec<&str> = domain.engines.iter().map(|engine| engine.name.as_str()).collect();
+    let engines = fill(&names.join(" "), ENGINES_WIDTH);
+    let mut cpus = match (domain.cpus.len(), domain.nearest) {
+        (0, nearest) => {
+            let near = nearest.map_or(String::new(), |node| format!("near node {node}"));
+            vec![("no CPUs".to_owned(), near)]
         }
-        let names: Vec<&str> = domain.engines.iter().map(|engine| engine.name.as_str()).collect();
-        let engines = fill(&names.join(" "), ENGINES_WIDTH);
-        let mut cpus = match (domain.cpus.len(), domain.nearest) {
-            (0, nearest) => {
-                let near = nearest.map_or(String::new(), |node| format!("near node {node}"));
-                vec![("no CPUs".to_owned(), near)]
-            }
-            (many, _) => vec![(count(many, "CPU"), short_ranges(&domain.cpus))],
-        };
-        cpus.extend(domain.restriction().map(|restriction| (String::new(), restriction)));
-        let height = columns.iter().map(Vec::len).chain([engines.len(), cpus.len()]).max().unwrap_or(0);
-        (0..height)
-            .map(|index| {
-                let (count, list) = cpus.get(index).cloned().unwrap_or_default();
-                let memories =
-                    columns.iter().flat_map(|column| column.get(index).cloned().unwrap_or_default());
-                let engines = engines.get(index).map(|names| format!("  {names}")).unwrap_or_default();
-                [count, list].into_iter().chain(memories).chain([engines]).collect()
-            })
-            .collect()
-    }
+        (many, _) => vec![(count(many, "CPU"), short_ranges(&domain.cpus))],
+    };
+    cpus.extend(domain.restriction().map(|restriction| (String::new(), restriction)));
+    let height = columns.iter().map(Vec::len).chain([engines.len(), cpus.len()]).max().unwrap_or(0);
+    (0..height)
+        .map(|index| {
+            let (count, list) = cpus.get(index).cloned().unwrap_or_default();
+            let memories = columns.iter().flat_map(|column| column.get(index).cloned().unwrap_or_default());
+            let engines = engines.get(index).map(|names| format!("  {names}")).unwrap_or_default();
+            [count, list].into_iter().chain(memories).chain([engines]).collect()
+        })
+        .collect()
 }
 
 /// Width of the names of copy engines; more names go to the next line.

@@ -9,7 +9,7 @@ use memferry_dsa::{
     Address, DIF_BYTES, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags, DifTarget,
     DifTargetFlags, Opcode,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::harness::display_by_serde;
 
@@ -17,7 +17,7 @@ use crate::harness::display_by_serde;
 ///
 /// Operations on data integrity fields use blocks of 512 bytes; their size is that of the data without fields. The delta
 /// record for [`ApplyDelta`](LoadOperation::ApplyDelta) changes one word of eight.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum LoadOperation {
@@ -36,6 +36,7 @@ pub enum LoadOperation {
     DifUpdate,
     CacheFlush,
     /// A descriptor without data, and no work on a core: the remaining time is the cost of measuring.
+    #[serde(skip_deserializing)] // no option of a benchmark
     Nothing,
 }
 

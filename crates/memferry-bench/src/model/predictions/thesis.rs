@@ -1,22 +1,22 @@
 //! Fürst 2024: table 6.2, and copies by one device and by several.
 
-use memferry::internals::{Endpoints, Hardware, Offload, Run, copy_s, device_shares};
+use memferry::internals::{Endpoints, Hardware, Offload, Pipeline, Run, copy_s, device_shares};
 use memferry::model::ModelError;
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 
 use super::{GIB, List, THESIS};
-use crate::model::calibrate::{Setup, Thesis};
+use crate::model::calibrate::Thesis;
 
 impl List {
     pub(super) fn table_6_2(&mut self) -> Result<(), ModelError> {
         self.context = THESIS;
         let machine = Machine::from_profile("xeon-max-9468-2s-flat")?;
         let hardware = Hardware::of(&machine)?;
-        let thesis = Thesis::default();
-        let run = |setup| thesis.run(&machine, &hardware, setup);
-        let (base, limit) = (run(Setup::Baseline)?, run(Setup::UpperLimit)?);
-        let (pre, dist) = (run(Setup::Prefetching)?, run(Setup::Distributed)?);
+        let thesis = Thesis::read()?;
+        let run = |pipeline: &Pipeline| pipeline.run(&machine, &hardware);
+        let (base, limit) = (run(&thesis.baseline)?, run(&thesis.upper_limit)?);
+        let (pre, dist) = (run(&thesis.prefetching)?, run(&thesis.distributed)?);
         let ms = |seconds: f64| seconds * 1e3;
         self.figure("baseline", &["F072", "F076"], ms(base.total_s), "ms").is_fit = true;
         self.figure("HBM (upper limit)", &["F073", "F079"], ms(limit.total_s), "ms").is_fit = true;

@@ -20,13 +20,15 @@ mod values;
 
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args as _, Command, FromArgMatches, Subcommand};
 use memferry::model::ModelError;
 use memferry::topology::{Machine, Tier};
 use memferry_bench::dsa::{are_devices_emulated, device_provenance};
 use memferry_bench::harness::Provenance;
 use memferry_bench::papers::{
-    Backend, Benchmark, Measurement, OnEmulated, OnMachine, OnModel, Point, Way, benchmark,
+    BENCHMARKS, Backend, Benchmark, Measurement, OnEmulated, OnMachine, OnModel, Point, Way, benchmark,
 };
 use memferry_dsa::system::SystemState;
 use memferry_dsa_emulator::DeviceCosts;
@@ -35,55 +37,48 @@ use self::options::{On, Options};
 use self::row::PaperRow;
 use self::session::{RunArguments, Session};
 use crate::error::usage;
-use crate::output::{Align, Table, count, number, wrapped};
+use crate::output::{Table, capitalised, count, number, wrapped};
 use crate::topology;
 
 /// From this size on measuring should take less than 1 % of the measured time; below it, readings of the clock count.
 const OVERHEAD_BYTES_MIN: f64 = 65536.0;
 
-/// Subcommands by the names of `memferry_bench::papers`.
-macro_rules! papers {
-    ($($variant:ident $name:literal),*) => {
-        /// The benchmarks of the papers.
-        #[derive(Debug, clap::Subcommand)]
-        pub(super) enum Paper {
-            $(
-                #[command(name = $name, about = about($name))]
-                $variant(Box<Arguments>),
-            )*
-        }
-
-        impl Paper {
-            fn parts(&self) -> (&'static str, &Arguments) {
-                match self {
-                    $(Paper::$variant(arguments) => ($name, arguments),)*
-                }
-            }
-        }
-
-        #[cfg(test)]
-        const NAMES: &[&str] = &[$($name),*];
-    };
+/// One of `memferry_bench::papers`. Each is a subcommand.
+#[derive(Debug)]
+pub(super) struct Paper {
+    benchmark: &'static Benchmark,
+    arguments: Box<Arguments>,
 }
 
-papers!(
-    Submit "submit",
-    Threads "threads",
-    Queues "queues",
-    Routes "routes",
-    Operations "operations",
-    Depth "depth",
-    Engines "engines",
-    Latency "latency",
-    Wait "wait",
-    Pages "pages",
-    Faults "faults",
-    Remote "remote",
-    Target "target",
-    Priority "priority",
-    Interference "interference",
-    Pollution "pollution"
-);
+impl FromArgMatches for Paper {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Paper, clap::Error> {
+        let chosen = matches.subcommand().and_then(|(name, own)| Some((benchmark(name)?, own)));
+        let (benchmark, own) = chosen.ok_or_else(|| clap::Error::new(ErrorKind::InvalidSubcommand))?;
+        Ok(Paper { benchmark, arguments: Box::new(Arguments::from_arg_matches(own)?) })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Paper::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Subcommand for Paper {
+    fn augment_subcommands(command: Command) -> Command {
+        let subcommand = |benchmark: &Benchmark| {
+            Arguments::augment_args(Command::new(benchmark.name)).about(capitalised(benchmark.about))
+        };
+        command.subcommands(BENCHMARKS.iter().map(subcommand))
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Paper::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        benchmark(name).is_some()
+    }
+}
 
 /// Arguments of all benchmarks of the papers.
 #[derive(Debug, clap::Args)]
@@ -94,27 +89,11 @@ pub(super) struct Arguments {
     run: RunArguments,
 }
 
-fn about(name: &str) -> String {
-    let about = benchmark(name).map_or("", |benchmark| benchmark.about);
-    let mut letters = about.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
 pub(super) fn run(paper: &Paper, out: &mut dyn Write) -> Result<()> {
-    let (name, arguments) = paper.parts();
-    let benchmark = benchmark(name).with_context(|| format!("there is no benchmark {name}"))?;
-    let options = arguments.run.options(&arguments.options, name)?;
-    run_benchmark(benchmark, arguments, &options, out)
-}
-
-fn run_benchmark(
-    benchmark: &'static Benchmark,
-    arguments: &Arguments,
-    options: &Options,
-    out: &mut dyn Write,
-) -> Result<()> {
+    let Paper { benchmark, arguments } = paper;
+    let options = arguments.run.options(&arguments.options, benchmark.name)?;
     let on = options.on()?;
-    let backend = backend(on, options)?;
+    let backend = backend(on, &options)?;
     let axes =
         options.axes(benchmark.axes_on(backend.machine(), options.quick), |ways| backend.ways(ways))?;
     let points = benchmark.points(&axes);
@@ -162,11 +141,16 @@ fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
     Ok(match on {
         On::Machine => Box::new(OnMachine::new(machine, SystemState::discover()?, are_devices_emulated())),
         On::Emulated => Box::new(OnEmulated::new(machine, DeviceCosts::sapphire_rapids())),
-        On::Model => Box::new(OnModel::new(machine).map_err(|error| match error {
-            ModelError::Unknown { .. } => usage(error),
-            _ => error.into(),
-        })?),
+        On::Model => Box::new(OnModel::new(machine).map_err(not_modelled)?),
     })
+}
+
+/// A machine that cannot be modelled, as a usage error if its profile lacks figures.
+fn not_modelled(error: ModelError) -> anyhow::Error {
+    match error {
+        ModelError::Unknown { .. } => usage(error),
+        _ => error.into(),
+    }
 }
 
 fn provenance(on: On, way: Way) -> Provenance {
@@ -180,10 +164,7 @@ fn provenance(on: On, way: Way) -> Provenance {
 
 /// The rows with a value as a table, and the notes.
 fn text<P>(rows: &[PaperRow<P>], out: &mut dyn Write) -> Result<()> {
-    use Align::{Left, Right};
-    let columns =
-        [("row", Left), ("value", Right), ("unit", Left), ("how", Left), ("ratio", Right), ("peer", Left)];
-    let mut table = Table::new(columns);
+    let mut table = Table::new("row | value: | unit | how | ratio: | peer");
     let valued = rows.iter().filter_map(|row| Some((row, row.number("value")?)));
     for (row, value) in valued {
         let ratio = row.number("ratio").map_or(String::new(), |ratio| format!("{ratio:.3}"));
@@ -218,17 +199,4 @@ fn text<P>(rows: &[PaperRow<P>], out: &mut dyn Write) -> Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use memferry_bench::papers::BENCHMARKS;
-
-    use super::*;
-
-    #[test]
-    fn every_benchmark_is_a_subcommand() {
-        assert_eq!(BENCHMARKS.iter().map(|benchmark| benchmark.name).collect::<Vec<_>>(), NAMES);
-        assert!(about("submit").starts_with("Single submissions"));
-    }
 }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::values::{Word, counted, named, node, operation, priorities, read_buffers, route, values};
+use super::values::{Word, counted, named, node, priorities, read_buffers, route, values};
 use crate::bench::BUILD_PROFILE;
 use crate::error::usage;
 use crate::options::size_bytes;
@@ -152,7 +152,7 @@ impl Options {
         let own_ways = ways(&own.ways);
         Ok(Axes {
             ways: values("ways", &self.ways, own_ways, named)?,
-            operations: values("operations", &self.operations, own.operations, operation)?,
+            operations: values("operations", &self.operations, own.operations, named)?,
             sizes_bytes: values("sizes", &self.sizes, own.sizes_bytes, size_bytes)?,
             batches: values("batches", &self.batches, own.batches, counted)?,
             submitters: values("submitters", &self.submitters, own.submitters, counted)?,

@@ -4,7 +4,6 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use memferry::model::ModelError;
 use memferry::topology::NodeId;
 use memferry_bench::dsa::device_provenance;
 use memferry_bench::harness::{Provenance, median};
@@ -14,6 +13,7 @@ use memferry_dsa_emulator::DeviceCosts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::not_modelled;
 use super::options::{On, place};
 use super::row::PaperRow;
 use super::session::{RunArguments, Session};
@@ -224,10 +224,7 @@ fn qdp(on: On, options: &Options) -> Result<Qdp> {
     match on {
         On::Machine => started(Qdp::on_machine(machine)),
         On::Emulated => started(Qdp::on_emulated(machine, DeviceCosts::sapphire_rapids())),
-        On::Model => Qdp::on_model(machine).map_err(|error| match error {
-            ModelError::Unknown { .. } => usage(error),
-            _ => error.into(),
-        }),
+        On::Model => Qdp::on_model(machine).map_err(not_modelled),
     }
 }
 

@@ -5,7 +5,6 @@ use std::str::FromStr;
 use anyhow::Result;
 use memferry::mover::Route;
 use memferry::topology::NodeId;
-use memferry_bench::dsa::load::LoadOperation;
 use serde::de::value::{Error as WordError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -58,11 +57,6 @@ pub(super) fn values<T>(
 pub(super) fn named<T: DeserializeOwned>(word: &str) -> Result<T, String> {
     let word: StrDeserializer<'_, WordError> = word.into_deserializer();
     T::deserialize(word).map_err(|error| error.to_string())
-}
-
-pub(super) fn operation(word: &str) -> Result<LoadOperation, String> {
-    let found = LoadOperation::ALL.into_iter().find(|work| work.to_string() == word);
-    found.ok_or_else(|| format!("there are {}", LoadOperation::ALL.map(|work| work.to_string()).join(", ")))
 }
 
 pub(super) fn route(word: &str) -> Result<Option<Route>, String> {

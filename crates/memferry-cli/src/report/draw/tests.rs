@@ -68,24 +68,33 @@ fn pictures_are_well_formed() {
     }
 }
 
-/// Edges and contents of all texts.
-fn texts(block: &Block) -> Vec<((i64, i64, i64, i64), String)> {
+/// Edges and contents of all texts of a block, whose parent is at `left`, `top`.
+fn texts(block: &Block, (left, top): (i64, i64)) -> Vec<((i64, i64, i64, i64), String)> {
+    let (x, y) = (left + block.x, top + block.y);
     let edges = |text: &canvas::Text| {
-        let (left, right) = text.span();
-        ((left, text.y - text.size * 3 / 4, right, text.y + text.size / 4), text.content.clone())
+        let ((left, right), base) = (text.span(), y + text.y);
+        ((x + left, base - text.size * 3 / 4, x + right, base + text.size / 4), text.content.clone())
     };
-    block.texts.iter().map(edges).chain(block.children.iter().flat_map(texts)).collect()
+    let below = block.children.iter().flat_map(|child| texts(child, (x, y)));
+    block.texts.iter().map(edges).chain(below).collect()
 }
 
-fn marks(block: &Block) -> Vec<(f64, f64, f64, f64)> {
-    block.paths.iter().map(canvas::Path::bounds).chain(block.children.iter().flat_map(marks)).collect()
+/// Edges of all marks.
+fn marks(block: &Block, (left, top): (i64, i64)) -> Vec<(f64, f64, f64, f64)> {
+    let at = (left + block.x, top + block.y);
+    let (x, y) = (at.0 as f64, at.1 as f64);
+    let edges = |path: &canvas::Path| {
+        let (left, top, right, bottom) = path.bounds();
+        (x + left, y + top, x + right, y + bottom)
+    };
+    block.paths.iter().map(edges).chain(block.children.iter().flat_map(|child| marks(child, at))).collect()
 }
 
 #[test]
 fn marks_are_inside_the_picture_and_texts_do_not_overlap() {
     for figure in figures() {
         let picture = picture(&figure);
-        let texts = texts(&picture);
+        let texts = texts(&picture, (0, 0));
         for (index, ((left, top, right, bottom), content)) in texts.iter().enumerate() {
             let is_inside = *left >= 0 && *top >= 0 && *right <= picture.width && *bottom <= picture.height;
             assert!(is_inside, "{}: {content:?} sticks out", figure.name);
@@ -94,7 +103,7 @@ fn marks_are_inside_the_picture_and_texts_do_not_overlap() {
                 assert!(is_apart, "{}: {content:?} lies on {other:?}", figure.name);
             }
         }
-        for (left, top, right, bottom) in marks(&picture) {
+        for (left, top, right, bottom) in marks(&picture, (0, 0)) {
             let is_inside = left >= 0.0 && top >= 0.0;
             let is_inside = is_inside && right <= picture.width as f64 && bottom <= picture.height as f64;
             assert!(is_inside, "{}: a mark at {left}, {top}, {right}, {bottom}", figure.name);

@@ -37,65 +37,61 @@ impl Papers {
             ("broadwell-2699v4-cod-off", "Xeon E5-2699 v4"),
             ("broadwell-2699v4-cod-on", "Xeon E5-2699 v4, COD"),
         ];
-        let heat = |name, kind, title: &str, table, unit, of: fn(&Link) -> Option<f64>| -> Result<Figure> {
-            let mut figure = Figure::new(name, kind, title);
-            figure.about = format!("Greinsmark 2020, {table}, with sub-domains (SNC, COD) off and on.");
-            figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
-            figure.y = Axis::new(unit, Scale::Linear);
+        let matrices = [
+            ("latency-by-domain", LATENCY, "tables 1, 2, 5 and 6"),
+            ("bandwidth-by-domain", BANDWIDTH, "tables 3, 4, 7 and 8"),
+        ];
+        let mut figures = vec![scans];
+        for (name, matrix, tables) in matrices {
+            let about = format!("Greinsmark 2020, {tables}, with sub-domains (SNC, COD) off and on.");
+            let mut figure = matrix.figure(name, &about);
             for (profile, title) in machines {
-                figure.points.extend(links(
-                    &Machine::from_profile(profile)?,
-                    Provenance::Published,
-                    title,
-                    of,
-                ));
+                let machine = Machine::from_profile(profile)?;
+                figure.points.extend(matrix.points(&machine, Provenance::Published, title));
             }
-            Ok(figure)
-        };
-        Ok(vec![
-            scans,
-            heat(
-                "latency-by-domain",
-                Kind::HeatLess,
-                "Latency of reads",
-                "tables 1, 2, 5 and 6",
-                "ns",
-                latency_ns,
-            )?,
-            heat(
-                "bandwidth-by-domain",
-                Kind::HeatMore,
-                "Bandwidth of reads",
-                "tables 3, 4, 7 and 8",
-                "GB/s",
-                read_gb_per_s,
-            )?,
-        ])
+            figures.push(figure);
+        }
+        Ok(figures)
     }
 }
 
-pub(in crate::report) fn latency_ns(link: &Link) -> Option<f64> {
-    link.read_latency_ns
-}
-
-pub(in crate::report) fn read_gb_per_s(link: &Link) -> Option<f64> {
-    link.read_bytes_per_s.map(|rate| rate as f64 / 1e9)
-}
-
-/// The points of a heat map of all links from CPUs to memories, without unknown links.
-pub(in crate::report) fn links(
-    machine: &Machine,
-    how: Provenance,
-    panel: &str,
+/// A figure of the links between nodes, as a heat map.
+pub(in crate::report) struct Matrix {
+    kind: Kind,
+    title: &'static str,
+    unit: &'static str,
     of: fn(&Link) -> Option<f64>,
-) -> Vec<Point> {
-    let from = machine.nodes().iter().filter(|node| !node.cpus.is_empty());
-    let ways = from.flat_map(|from| {
-        machine.nodes().iter().filter(|node| node.has_memory()).map(move |to| (from.id, to.id))
-    });
-    let point = |(from, to): (NodeId, NodeId)| {
-        let value = of(&machine.link(from, to))?;
-        Some(Point::new(from.to_string(), how, to.to_string(), value).in_panel(panel))
-    };
-    ways.filter_map(point).collect()
+}
+
+pub(in crate::report) const LATENCY: Matrix =
+    Matrix { kind: Kind::HeatLess, title: "Latency of reads", unit: "ns", of: |link| link.read_latency_ns };
+
+pub(in crate::report) const BANDWIDTH: Matrix = Matrix {
+    kind: Kind::HeatMore,
+    title: "Bandwidth of reads",
+    unit: "GB/s",
+    of: |link| link.read_bytes_per_s.map(|rate| rate as f64 / 1e9),
+};
+
+impl Matrix {
+    pub(in crate::report) fn figure(&self, name: &str, about: &str) -> Figure {
+        let mut figure = Figure::new(name, self.kind, self.title);
+        figure.about = about.to_owned();
+        figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
+        figure.y = Axis::new(self.unit, Scale::Linear);
+        figure
+    }
+
+    /// The known values from CPUs to memories of a machine.
+    pub(in crate::report) fn points(&self, machine: &Machine, how: Provenance, panel: &str) -> Vec<Point> {
+        let from = machine.nodes().iter().filter(|node| !node.cpus.is_empty());
+        let ways = from.flat_map(|from| {
+            machine.nodes().iter().filter(|node| node.has_memory()).map(move |to| (from.id, to.id))
+        });
+        let point = |(from, to): (NodeId, NodeId)| {
+            let value = (self.of)(&machine.link(from, to))?;
+            Some(Point::new(from.to_string(), how, to.to_string(), value).in_panel(panel))
+        };
+        ways.filter_map(point).collect()
+    }
 }

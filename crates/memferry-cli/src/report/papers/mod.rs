@@ -9,7 +9,7 @@ use memferry::topology::Machine;
 use memferry_bench::model::{self, Prediction, Validation};
 
 pub(super) use self::copies::{copy_rate, device_and_core};
-pub(super) use self::domains::{latency_ns, links, read_gb_per_s};
+pub(super) use self::domains::{BANDWIDTH, LATENCY};
 
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use memferry_bench::harness::Provenance;

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::figure::Kind;
 use super::super::*;
 use super::{point, record_on};
 
