@@ -14,7 +14,7 @@ use datafusion::datasource::{MemTable, TableType};
 use datafusion::prelude::SessionContext;
 use memferry_query::TieredTable;
 
-use crate::output::{Align, Table, printable};
+use crate::output::{Table, printable};
 use crate::query::explain_error;
 
 /// Registers the files at `location` as a table, without reading their rows.
@@ -106,8 +106,7 @@ pub(super) fn list(tables: &[Described]) -> String {
     if tables.is_empty() {
         return "there are no tables; CREATE EXTERNAL TABLE makes one of files\n".to_owned();
     }
-    let mut text =
-        Table::new([("table", Align::Left), ("columns", Align::Right), ("rows are in", Align::Left)]);
+    let mut text = Table::new("table | columns: | rows are in");
     for table in tables {
         let columns = table.provider.schema().fields().len();
         text.row(vec![printable(&table.name), columns.to_string(), table.kind()]);
@@ -117,7 +116,7 @@ pub(super) fn list(tables: &[Described]) -> String {
 
 /// The columns of a table as text.
 pub(super) fn list_columns(schema: &SchemaRef) -> String {
-    let mut text = Table::new([("column", Align::Left), ("type", Align::Left), ("nullable", Align::Left)]);
+    let mut text = Table::new("column | type | nullable");
     for field in schema.fields() {
         let nullable = if field.is_nullable() { "yes" } else { "no" };
         text.row(vec![printable(field.name()), field.data_type().to_string(), nullable.to_owned()]);
