@@ -1,55 +1,14 @@
-//! The tables of a session: registering files, and lists for `\d` and completion.
+//! The tables of a session: lists for `\d` and completion.
 
-use std::fs;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
-use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::datasource::{MemTable, TableType};
 use datafusion::prelude::SessionContext;
 use memferry_query::TieredTable;
 
 use crate::output::{Table, printable};
-use crate::query::explain_error;
-
-/// Registers the files at `location` as a table, without reading their rows.
-pub(super) async fn register(context: &SessionContext, name: &str, location: &str) -> Result<()> {
-    let failed = || format!("cannot register table {name}");
-    // The object store names only the root of what it misses.
-    let is_glob = location.contains(['*', '?', '[']);
-    if !location.contains("://") && !is_glob {
-        readable(Path::new(location)).with_context(|| {
-            format!(
-                "cannot read {location}, the location of table {name}; check the path and its permissions"
-            )
-        })?;
-    }
-    let url = ListingTableUrl::parse(location).map_err(explain_error).with_context(failed)?;
-    let options = ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension("");
-    let not_parquet = || {
-        format!(
-            "cannot use {location} as table {name}; name Parquet files, and convert others first, for example with DuckDB"
-        )
-    };
-    let state = context.state();
-    let schema = options.infer_schema(&state, &url).await.with_context(not_parquet)?;
-    if schema.fields().is_empty() {
-        anyhow::bail!("there are no Parquet files at {location}, the location of table {name}");
-    }
-    let config = ListingTableConfig::new(url).with_listing_options(options).with_schema(schema);
-    let table = ListingTable::try_new(config).map_err(explain_error).with_context(failed)?;
-    context.register_table(name, Arc::new(table)).map_err(explain_error).with_context(failed)?;
-    Ok(())
-}
-
-fn readable(path: &Path) -> io::Result<()> {
-    if path.is_dir() { fs::read_dir(path).map(|_| ()) } else { fs::File::open(path).map(|_| ()) }
-}
 
 /// A table and where its rows are.
 #[derive(Debug)]

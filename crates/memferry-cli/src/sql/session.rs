@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as SqlStatement;
 use memferry_bench_query::{CarriedBytes, QueryTiers, tiered_session};
+use memferry_query::files::{self, FileReport};
 use memferry_query::{MemferryOptions, Prefetch, ScanReport, SessionOptions};
 
 use super::answer::{Answer, Discarded, Planned, Printed};
@@ -61,9 +63,12 @@ impl<'a> Session<'a> {
         mut runner: Runner,
         out: &mut dyn Write,
     ) -> Result<Session<'a>> {
-        let options =
-            SessionOptions { prefetch: arguments.prefetch, ..session_options(arguments.partitions) };
         let tiers = arguments.tiers.open()?;
+        let options = SessionOptions {
+            prefetch: arguments.prefetch,
+            tiers: Some(Arc::clone(&tiers.tiers)),
+            ..session_options(arguments.partitions)
+        };
         let generated = match arguments.tpch {
             Some(scale) => query::tpch(scale, &tiers, options.partitions)?,
             None => Vec::new(),
@@ -80,7 +85,7 @@ impl<'a> Session<'a> {
         }
         for table in &arguments.tables {
             let (context, table) = (context.clone(), table.clone());
-            runner.run(async move { catalog::register(&context, &table.name, &table.location).await })??;
+            runner.run(async move { files::register(&context, &table.name, &table.location).await })??;
         }
         let mut session = Session {
             arguments,
@@ -252,8 +257,8 @@ impl<'a> Session<'a> {
             writeln!(out, "{remark}")?;
         }
         let summary = self.summary(&planned, &before);
-        if summary.has_scans() {
-            writeln!(out, "{}", summary.sentence())?;
+        for sentence in summary.sentences() {
+            writeln!(out, "{sentence}")?;
         }
         Ok(())
     }
@@ -290,6 +295,7 @@ impl<'a> Session<'a> {
         Summary {
             mode: self.prefetch(),
             report: ScanReport::of(planned.plan.as_ref()),
+            files: FileReport::of(planned.plan.as_ref()),
             carried: CarriedBytes::by(Some(&self.tiers)).since(before),
             tiers: &self.tiers,
         }

@@ -5,26 +5,44 @@ use std::time::Duration;
 use memferry::internals::Origin;
 use memferry::topology::Machine;
 use memferry_bench_query::CarriedBytes;
+use memferry_query::files::FileReport;
 use memferry_query::{Prefetch, ScanReport, Tiers};
 use serde_json::{Value, json};
 
+use crate::output::{count, size};
 use crate::query;
 
 /// The effect of prefetching on a query.
 pub(super) struct Summary<'a> {
     pub(super) mode: Prefetch,
     pub(super) report: ScanReport,
+    pub(super) files: FileReport,
     pub(super) carried: CarriedBytes,
     pub(super) tiers: &'a Tiers,
 }
 
 impl Summary<'_> {
-    /// Whether prefetching had anything to decide.
-    pub(super) fn has_scans(&self) -> bool {
-        !self.report.decisions.is_empty() || self.carried.shares().next().is_some()
+    /// What was read of files, and what prefetching did, each only if there was something to do.
+    pub(super) fn sentences(&self) -> impl Iterator<Item = String> {
+        let files = (self.files.scans > 0).then(|| self.files_sentence());
+        let has_scans = !self.report.decisions.is_empty() || self.carried.shares().next().is_some();
+        files.into_iter().chain(has_scans.then(|| self.sentence()))
     }
 
-    pub(super) fn sentence(&self) -> String {
+    fn files_sentence(&self) -> String {
+        let FileReport { requests, bytes_read, bytes_read_ahead, time_waiting, .. } = self.files;
+        let near = self.files.bytes_requested.saturating_sub(bytes_read);
+        format!(
+            "files: {} in {}, {} of it ahead of need; {} were near; waited {:.1} ms",
+            size(bytes_read),
+            count(requests as usize, "request"),
+            size(bytes_read_ahead),
+            size(near),
+            time_waiting.as_secs_f64() * 1e3
+        )
+    }
+
+    fn sentence(&self) -> String {
         let report = &self.report;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let predicted = |other: Duration, what: &str| match report.time_predicted {
@@ -79,6 +97,11 @@ impl Summary<'_> {
             "late_bytes": report.late_bytes,
             "late_bytes_near": report.late_bytes_near,
             "hit_ratio": report.hit_ratio(),
+            "file_bytes_read": self.files.bytes_read,
+            "file_bytes_read_ahead": self.files.bytes_read_ahead,
+            "file_bytes_requested": self.files.bytes_requested,
+            "file_requests": self.files.requests,
+            "file_hit_ratio": self.files.hit_ratio(),
             "waiting_seconds": report.time_waiting.as_secs_f64(),
             "working_seconds": report.time_working.as_secs_f64(),
             "predicted_seconds": report.time_predicted.as_secs_f64(),
