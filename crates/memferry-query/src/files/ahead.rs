@@ -147,6 +147,8 @@ impl ReadAhead {
                 _ => absent.push(range.clone()),
             }
         }
+        // Requested before the window had room.
+        self.planned.retain(|planned| !absent.iter().any(|range| covers(Some(&planned.range), range)));
         Requested { ahead: ahead.into_values().collect(), now: source.merge(absent) }
     }
 
@@ -169,9 +171,9 @@ impl ReadAhead {
         let phase = &mut self.phases[self.phase];
         phase.requested_count += 1;
         phase.is_sparse = bytes * 10 < whole_bytes * WHOLE_TENTHS;
-        if phase.leaves != leaves {
+        if phase.leaves != leaves || phase.requested_count == 1 {
             phase.leaves = leaves;
-            // Planned with other columns.
+            // What is planned has other columns, or lacks this phase.
             self.planned.clear();
             self.next = (position, self.phase + 1);
         }
@@ -282,3 +284,6 @@ impl ReadAhead {
 fn covers(read: Option<&Range<u64>>, range: &Range<u64>) -> bool {
     read.is_some_and(|read| read.start <= range.start && range.end <= read.end)
 }
+
+#[cfg(test)]
+mod tests;
