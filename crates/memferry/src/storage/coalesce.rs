@@ -63,6 +63,6 @@ mod tests {
 
     #[test]
     fn the_largest_offsets_do_not_overflow() {
-        assert_eq!(coalesce(&[u64::MAX - 1..u64::MAX, 0..1], u64::MAX), [0..u64::MAX]);
+        assert_eq!(coalesce(&[u64::MAX - 1..u64::MAX, 0..1], u64::MAX), std::slice::from_ref(&(0..u64::MAX)));
     }
 }

@@ -568,5 +568,5 @@ fn a_dropped_file_is_closed() {
     // And nothing was written.
     let mut bytes = [0; PAGE];
     std::fs::File::open(&file.path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
-    assert_eq!(*bytes, file.content);
+    assert_eq!(bytes[..], file.content);
 }
