@@ -32,6 +32,9 @@ const LIKELY_TENTHS: u32 = 9;
 /// group's pages are not known.
 const WHOLE_TENTHS: u64 = 9;
 
+/// Distance while a dynamic filter may still change: TopK and min/max often exclude most row groups after the first ones.
+const NARROWING_GROUPS: usize = 1;
+
 /// State of reading ahead in one file.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
@@ -210,6 +213,11 @@ impl ReadAhead {
         });
         self.started_bytes -= dropped_bytes;
         self.dropped_bytes += dropped_bytes;
+    }
+
+    /// Bounds the distance to what is read in vain if a dynamic filter excludes the row groups to come.
+    pub(crate) fn expect_narrowing(&mut self) {
+        self.distance_groups = self.distance_groups.min(NARROWING_GROUPS);
     }
 
     /// Starts reads up to the window. Returns them.
