@@ -32,6 +32,9 @@ const LIKELY_TENTHS: u32 = 9;
 /// group's pages are not known.
 const WHOLE_TENTHS: u64 = 9;
 
+/// Distance while a dynamic filter may still change: TopK and min/max often exclude most row groups after the first ones.
+const NARROWING_GROUPS: usize = 1;
+
 /// State of reading ahead in one file.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
@@ -147,6 +150,8 @@ impl ReadAhead {
                 _ => absent.push(range.clone()),
             }
         }
+        // Requested before the window had room.
+        self.planned.retain(|planned| !absent.iter().any(|range| covers(Some(&planned.range), range)));
         Requested { ahead: ahead.into_values().collect(), now: source.merge(absent) }
     }
 
@@ -169,9 +174,9 @@ impl ReadAhead {
         let phase = &mut self.phases[self.phase];
         phase.requested_count += 1;
         phase.is_sparse = bytes * 10 < whole_bytes * WHOLE_TENTHS;
-        if phase.leaves != leaves {
+        if phase.leaves != leaves || phase.requested_count == 1 {
             phase.leaves = leaves;
-            // Planned with other columns.
+            // What is planned has other columns, or lacks this phase.
             self.planned.clear();
             self.next = (position, self.phase + 1);
         }
@@ -208,6 +213,11 @@ impl ReadAhead {
         });
         self.started_bytes -= dropped_bytes;
         self.dropped_bytes += dropped_bytes;
+    }
+
+    /// Bounds the distance to what is read in vain if a dynamic filter excludes the row groups to come.
+    pub(crate) fn expect_narrowing(&mut self) {
+        self.distance_groups = self.distance_groups.min(NARROWING_GROUPS);
     }
 
     /// Starts reads up to the window. Returns them.
@@ -282,3 +292,6 @@ impl ReadAhead {
 fn covers(read: Option<&Range<u64>>, range: &Range<u64>) -> bool {
     read.is_some_and(|read| read.start <= range.start && range.end <= read.end)
 }
+
+#[cfg(test)]
+mod tests;

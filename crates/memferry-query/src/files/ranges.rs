@@ -39,7 +39,9 @@ impl Merging {
     }
 }
 
+// A list of one range is meant.
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init)]
 mod tests {
     use std::ops::Range;
 

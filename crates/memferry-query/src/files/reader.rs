@@ -110,6 +110,9 @@ impl AsyncFileReader for FileReader {
             if let Some(state) = &mut self.ahead {
                 let in_vain = state.take_dropped_bytes();
                 self.metrics.in_vain(in_vain);
+                if self.tracking.watcher().is_some() {
+                    state.expect_narrowing();
+                }
                 state.fill(&*self.source).into_iter().for_each(|read| self.metrics.started(read, true));
             }
             self.finish(&ranges, reads, hit_bytes).await

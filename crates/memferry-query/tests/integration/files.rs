@@ -163,7 +163,7 @@ async fn reads_the_needed_columns_of_the_needed_row_groups_once() {
             ("select sum(amount), max(text) from t", 0..20, vec![2, 3]),
             ("select sum(amount) from t where id >= 5000 and id < 8000", 5..8, vec![0, 2]),
             // Neither statistics nor the page index prove or refute it: all pages are selected.
-            ("select max(text) from t where amount > -1", 0..20, vec![2, 3]),
+            ("select sum(amount), max(text) from t where amount > -1", 0..20, vec![2, 3]),
             ("select sum(pair['y']) from t", 0..20, vec![6]),
             ("select sum(mixed) from t where id > 19999999", 0..0, vec![]),
         ] {
@@ -174,6 +174,19 @@ async fn reads_the_needed_columns_of_the_needed_row_groups_once() {
             assert_eq!(report.bytes_read_ahead > 0, needed_bytes > 0, "{sql}, {page_index}: {report:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn little_is_read_ahead_that_a_dynamic_filter_excludes() {
+    let file = parquet(&[batch(0..ROWS)]);
+    let (_directory, path) = directory_with(&[("t.parquet", file.clone())]);
+    let context = context(path.join("t.parquet").to_str().unwrap(), &[]).await;
+    // The largest text so far excludes row groups by their statistics.
+    let (_, report) = run(&context, "select max(text) from t where amount > -1").await.unwrap();
+    let group_bytes = chunk_bytes(&file, 0..20, &[2, 3]) / 20;
+    assert!(report.bytes_requested < 20 * group_bytes, "some are excluded: {report:?}");
+    // Each of two partitions has one row group ahead, which each change of the filter may exclude.
+    assert!(report.bytes_in_vain <= 5 * group_bytes, "{report:?}, {group_bytes}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
