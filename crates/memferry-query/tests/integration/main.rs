@@ -2,6 +2,7 @@
 
 #[path = "../dsa_support/mod.rs"]
 mod dsa_support;
+mod plans;
 mod prefetch;
 mod rates_support;
 mod tables;
