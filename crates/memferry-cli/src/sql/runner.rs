@@ -141,10 +141,10 @@ fn runtime() -> Result<Runtime> {
 
 /// Waits for the next interrupt.
 async fn interrupted(interrupts: Option<&mut Interrupts>) {
-    if let Some(interrupts) = interrupts {
-        if interrupts.count.changed().await.is_ok() {
-            return;
-        }
+    if let Some(interrupts) = interrupts
+        && interrupts.count.changed().await.is_ok()
+    {
+        return;
     }
     // Without the thread that receives them, none comes.
     future::pending().await
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn panics_of_work_are_errors() {
         let mut runner = Runner::start(None).unwrap();
-        let error = runner.run(async { panic!("row {} is odd", 3) }).map(|()| ()).unwrap_err();
+        let error = runner.run(async { assert_eq!(3 % 2, 0, "row 3 is odd") }).unwrap_err();
         assert!(error.to_string().contains("row 3 is odd"), "{error}");
         assert_eq!(runner.run(async { 4 }).unwrap(), 4);
     }

@@ -47,12 +47,13 @@ impl Scanner {
     /// Takes the next line, with its line end, and returns what it completes.
     pub(crate) fn line(&mut self, line: &str) -> Vec<Located> {
         self.lines_count += 1;
-        if !self.has_content && self.within == Within::Code {
-            if let Some(command) = line.trim().strip_prefix('\\') {
-                self.pending.clear();
-                let input = Input::Command(command.trim_end().to_owned());
-                return vec![Located { line: self.lines_count, input }];
-            }
+        if !self.has_content
+            && self.within == Within::Code
+            && let Some(command) = line.trim().strip_prefix('\\')
+        {
+            self.pending.clear();
+            let input = Input::Command(command.trim_end().to_owned());
+            return vec![Located { line: self.lines_count, input }];
         }
         let mut complete = Vec::new();
         let mut rest = line;

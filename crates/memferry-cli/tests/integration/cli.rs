@@ -293,7 +293,7 @@ fn files_that_cannot_be_used() {
     let mut broken = whole.clone();
     broken[4..whole.len() - 600].fill(0xff);
     fs::write(at("broken.parquet"), broken).unwrap();
-    sql(&at("broken.parquet"), &["the query failed"]);
+    sql(&at("broken.parquet"), &["broken.parquet"]);
 
     fs::write(at("profile.json"), "{").unwrap();
     fails(&["topology", "--profile", at("profile.json").to_str().unwrap()], FAILURE, &["profile.json"]);

@@ -3,6 +3,7 @@
 #[path = "../dsa_support/mod.rs"]
 mod dsa_support;
 mod files;
+mod plans;
 mod prefetch;
 mod rates_support;
 mod store_support;

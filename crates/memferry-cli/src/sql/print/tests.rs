@@ -58,14 +58,14 @@ fn text(format: Format, batches: &[RecordBatch]) -> String {
 
 #[test]
 fn tables() {
-    let expected = "\
-   n  t       list   s
-----  ------  -----  --------
-   1  é, \"x\"  [1, ]  {f: 0.5}
-NULL          NULL   {f: }
--300  NULL    []     {f: 2.0}
-";
-    assert_eq!(text(Format::Table, &[batch()]).replace("NULL]", "]").replace("NULL}", "}"), expected);
+    let expected = [
+        "   n  t       list       s",
+        "----  ------  ---------  ---------",
+        "   1  é, \"x\"  [1, NULL]  {f: 0.5}",
+        "NULL          NULL       {f: NULL}",
+        "-300  NULL    []         {f: 2.0}",
+    ];
+    assert_eq!(text(Format::Table, &[batch()]).lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -92,7 +92,8 @@ fn tables_fit_a_terminal() {
 
     let (out, note) = printed(Format::Table, Some(30), &batch.schema(), std::slice::from_ref(&batch));
     let out = String::from_utf8(out).unwrap();
-    assert!(out.lines().all(|line| line.chars().count() <= 30 && line.ends_with('…')), "{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 30), "{out}");
+    assert!(out.lines().step_by(2).all(|line| line.ends_with('…')), "{out}");
     assert!(note.unwrap().starts_with("2 columns did not fit"), "{out}");
 
     // Never in a pipe.
