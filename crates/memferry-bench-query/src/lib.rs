@@ -54,7 +54,7 @@ pub enum QueryError {
     Tpch(#[from] TpchError),
     /// A file cannot be a table.
     #[error(transparent)]
-    Register(#[from] RegisterError),
+    Register(Box<RegisterError>),
     /// A table cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -73,4 +73,10 @@ pub enum QueryError {
     /// The benchmark would prove nothing.
     #[error("{0}")]
     Invalid(String),
+}
+
+impl From<RegisterError> for QueryError {
+    fn from(error: RegisterError) -> QueryError {
+        QueryError::Register(Box::new(error))
+    }
 }
