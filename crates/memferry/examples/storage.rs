@@ -12,10 +12,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memferry::cache::{Reading, StoredRegion};
 use memferry::memory::{Binding, Mapping};
 use memferry::mover::{StorageBackend, StorageEngine, StorageOptions};
 use memferry::storage::StoredFile;
-use memferry::{Machine, Mover};
+use memferry::{Access, Cache, Machine, Mover};
 
 const MIB: u64 = 1 << 20;
 const ROUNDS: usize = 5;
@@ -87,22 +88,27 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     }
 
-    // The page cache.
-    let buffered = File::open(path)?;
+    // Into the cache, whose blocks have their pages; the reads above get fresh pages from the kernel.
     let offsets = sequential(MIB);
-    offsets.iter().try_for_each(|&offset| buffered.read_exact_at(&mut buffer, offset))?;
-    report("page cache: pread, 1 MiB", size_bytes, || {
-        offsets.iter().try_for_each(|&offset| buffered.read_exact_at(&mut buffer, offset)).expect("readable");
-    });
-    for (backend, name) in [(StorageBackend::Auto, "engine"), (StorageBackend::Threads, "threads")] {
-        let mover = mover(&machine, StorageOptions { backend, ..StorageOptions::default() })?;
-        report(&format!("page cache: {name}, 1 MiB"), size_bytes, || {
-            read_all(&mover, &file, &offsets, MIB, 4)
-        });
-        let small: Vec<u64> = offsets.iter().copied().take(512).collect();
-        report(&format!("page cache: {name}, 16 KiB, one at a time"), 512 * (16 << 10), || {
-            read_all(&mover, &file, &small, 16 << 10, 1);
-        });
+    for (name, page_cache) in [("disk", false), ("page cache", true)] {
+        let buffered = File::open(path)?;
+        if page_cache {
+            report("page cache: pread, 1 MiB", size_bytes, || {
+                offsets.iter().try_for_each(|&at| buffered.read_exact_at(&mut buffer, at)).expect("readable");
+            });
+        }
+        for (backend, of) in [(StorageBackend::Auto, "engine"), (StorageBackend::Threads, "threads")] {
+            let mover = mover(&machine, StorageOptions { backend, page_cache, ..StorageOptions::default() })?;
+            let cache = Cache::builder(mover).budget(machine.nodes()[0].id, 64 * MIB as usize).build()?;
+            let region = cache.register_file(file.clone());
+            report(&format!("{name}: {of}, 1 MiB, to the cache"), size_bytes, || {
+                read_to_cache(&cache, &region, &offsets, MIB, 16);
+            });
+            let small: Vec<u64> = offsets.iter().copied().take(512).collect();
+            report(&format!("{name}: {of}, 16 KiB, one at a time, to the cache"), 512 * (16 << 10), || {
+                read_to_cache(&cache, &region, &small, 16 << 10, 1);
+            });
+        }
     }
 
     let before = cpu_time()?;
@@ -126,6 +132,21 @@ fn read_all(mover: &Mover, file: &Arc<StoredFile>, offsets: &[u64], read_bytes: 
         in_flight.push_back(mover.read(file, offset..offset + read_bytes));
     }
     in_flight.into_iter().for_each(|read| drop(read.wait().expect("readable")));
+}
+
+/// The same to a cache that forgets the file after each call.
+fn read_to_cache(cache: &Cache, region: &StoredRegion, offsets: &[u64], read_bytes: u64, depth: usize) {
+    let mut in_flight = std::collections::VecDeque::new();
+    for &offset in offsets {
+        if in_flight.len() == depth {
+            let reading: Reading = in_flight.pop_front().expect("depth is positive");
+            reading.wait().expect("readable");
+        }
+        let reading = cache.read(region, offset..offset + read_bytes, Access::default());
+        in_flight.push_back(reading.expect("a range of the file"));
+    }
+    in_flight.into_iter().for_each(|reading| drop(reading.wait().expect("readable")));
+    cache.clear();
 }
 
 fn report(what: &str, bytes: u64, mut body: impl FnMut()) {
