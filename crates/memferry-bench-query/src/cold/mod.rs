@@ -212,25 +212,25 @@ impl ColdBenchmark {
     ) -> Vec<Row> {
         let tpch = || samples.iter().filter(|query| query.name.starts_with('q'));
         let pairs = |way: usize| tpch().filter_map(move |query| query.pairs(way)).collect::<Vec<_>>();
-        let mut rows = vec![
-            self.geomean_row("cold_geomean", &names[PLAIN], &pairs(PLAIN)),
-            self.geomean_row("cold_pushdown_geomean", &names[PUSHDOWN], &pairs(PUSHDOWN)),
-            self.geomean_row(
-                "cold_read_ahead_geomean",
-                &names[WITHOUT_READ_AHEAD],
-                &pairs(WITHOUT_READ_AHEAD),
-            ),
+        let mut rows = Vec::new();
+        let over_tpch = [
+            ("cold_geomean", PLAIN),
+            ("cold_pushdown_geomean", PUSHDOWN),
+            ("cold_read_ahead_geomean", WITHOUT_READ_AHEAD),
         ];
+        for (name, way) in over_tpch.into_iter().filter(|_| tpch().next().is_some()) {
+            rows.push(self.geomean_row(name, &names[way], &pairs(way)));
+        }
         let highs = tpch().filter_map(|query| Some(geomean_ratio([&query.pairs(PLAIN)?], self.seed).high));
-        let least = highs.fold(f64::INFINITY, f64::min);
-        rows.push(Row::median("cold_query_min", "ratio", Provenance::Measured, &[least]));
+        rows.extend(extreme("cold_query_min", highs, f64::min));
+        let ratios = tpch().filter_map(|query| Some(query.bytes(OURS)? / query.bytes_needed()?));
+        rows.extend(extreme("cold_bytes_ratio", ratios, f64::max));
         let over_floor = warm_ms.iter().filter_map(|(name, warm_ms)| {
             let query = samples.iter().find(|query| query.name == *name)?;
             let disk_ms = query.bytes(OURS)? / disk * 1e3;
             Some(median(&query.ms(OURS)?) / warm_ms.max(disk_ms))
         });
-        let over_floor = over_floor.fold(0.0, f64::max);
-        rows.push(Row::median("cold_over_floor", "ratio", Provenance::Measured, &[over_floor]));
+        rows.extend(extreme("cold_over_floor", over_floor, f64::max));
         let selective = samples.iter().filter(|query| SELECTIVE.contains(&query.name.as_str()));
         let best: Vec<Pairs> = selective.filter_map(Samples::pairs_with_best).collect();
         if best.len() == SELECTIVE.len() {
@@ -287,6 +287,11 @@ impl ColdBenchmark {
     }
 }
 
+/// The largest or smallest of the queries' ratios.
+fn extreme(name: &str, ratios: impl Iterator<Item = f64>, of: fn(f64, f64) -> f64) -> Option<Row> {
+    Some(Row::median(name, "ratio", Provenance::Measured, &[ratios.reduce(of)?]))
+}
+
 impl Samples {
     fn ms(&self, way: usize) -> Option<Vec<f64>> {
         let runs = self.runs.get(way)?.as_ref().ok()?;
@@ -297,6 +302,12 @@ impl Samples {
     fn bytes(&self, way: usize) -> Option<f64> {
         let runs = self.runs.get(way)?.as_ref().ok()?;
         Some(median(&runs.iter().map(|run| run.bytes_read as f64).collect::<Vec<_>>()))
+    }
+
+    /// The median of the bytes of column chunks that the query needs.
+    fn bytes_needed(&self) -> Option<f64> {
+        let runs = self.runs.get(OURS)?.as_ref().ok()?;
+        Some(median(&runs.iter().map(|run| run.bytes_needed as f64).collect::<Vec<_>>()))
     }
 
     fn pairs(&self, way: usize) -> Option<Pairs> {

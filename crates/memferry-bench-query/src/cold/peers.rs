@@ -28,6 +28,8 @@ pub(super) struct Run {
     pub(super) ms: f64,
     /// Bytes that the kernel fetched from the disk meanwhile.
     pub(super) bytes_read: u64,
+    /// Bytes of column chunks that the decoder of memferry asked for; 0 for others, which do not say.
+    pub(super) bytes_needed: u64,
     pub(super) rows: usize,
 }
 
@@ -80,7 +82,8 @@ impl Peer {
             .map_err(|error| QueryError::Peer(format!("{} has ended: {error}", self.name)))?;
         Ok(match self.answer()? {
             Answer::Done { ms, rows } => {
-                Ok(Run { ms, rows, bytes_read: bytes_read(self.child.id())?.saturating_sub(before) })
+                let bytes_read = bytes_read(self.child.id())?.saturating_sub(before);
+                Ok(Run { ms, rows, bytes_read, bytes_needed: 0 })
             }
             Answer::Failed { error } => Err(error),
             Answer::Version { .. } => {

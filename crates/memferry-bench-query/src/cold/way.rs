@@ -1,9 +1,12 @@
 //! Ways to run a query over files: a session of DataFusion, or another engine.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
+use datafusion::physical_plan::collect;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use memferry_query::files::FileReport;
 use tokio::runtime::Runtime;
 
 use super::io::{FileCache, bytes_read};
@@ -48,10 +51,15 @@ impl Session<'_> {
         let process = std::process::id();
         let before = bytes_read(process)?;
         let started = Instant::now();
-        let batches = self.runtime.block_on(async { context.sql(sql).await?.collect().await })?;
+        let (plan, batches) = self.runtime.block_on(async {
+            let plan = context.sql(sql).await?.create_physical_plan().await?;
+            Ok::<_, QueryError>((Arc::clone(&plan), collect(plan, context.task_ctx()).await?))
+        })?;
         let ms = started.elapsed().as_secs_f64() * 1e3;
         let rows = batches.iter().map(|batch| batch.num_rows()).sum();
-        Ok(Run { ms, bytes_read: bytes_read(process)?.saturating_sub(before), rows })
+        let bytes_read = bytes_read(process)?.saturating_sub(before);
+        let bytes_needed = FileReport::of(plan.as_ref()).bytes_requested;
+        Ok(Run { ms, bytes_read, bytes_needed, rows })
     }
 }
 
