@@ -95,16 +95,17 @@ pub(crate) fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
     Ok(DevicePortal::open(path, queue.info(device)?, OpenOptions::default())?)
 }
 
-/// Samples of a median. They take some ten seconds together.
-const SAMPLES: usize = 61;
+/// Samples of a median. They take some 25 s together, twice the longest time for which a virtual CPU was seen far from the
+/// other (docs/decisions/emulated-device.md).
+const SAMPLES: usize = 301;
 
 /// A row of a queue: its name, its unit, and one sample of it.
 type QueueRow<'a> = (String, &'static str, Box<dyn Fn() -> Result<f64, LoadError> + 'a>);
 
 /// Rows of a queue that one thread submits to.
 ///
-/// The rows take their samples in turn. A hypervisor may run the two threads on cores without a common cache for some
-/// seconds, in which an operation takes three times as long: that would be all samples of one row, and is few of each.
+/// The rows take their samples in turn. A hypervisor may run the two threads on distant cores for some seconds, in which an
+/// operation takes three times as long: otherwise these seconds would be all samples of one row.
 fn queue_rows(prefix: &str, portal: &dyn Portal, provenance: Provenance, effort: Effort) -> Result<Vec<Row>> {
     let (singles, batches, trips) = (effort.of(300_000, 100), effort.of(10_000, 10), effort.of(20_000, 10));
     let mut rows: Vec<QueueRow> =
