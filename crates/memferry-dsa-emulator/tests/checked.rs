@@ -199,6 +199,32 @@ fn bad_addresses_are_faults() {
     assert!(pages.bytes(2 * PAGE..2 * PAGE + 10).iter().all(|byte| *byte == 7));
 }
 
+/// The caller's stores write a record; where they cannot, system calls do.
+#[test]
+fn a_record_is_written_by_the_callers_stores_or_by_system_calls() {
+    /// Stores nothing but a mark, or nothing at all at a second record.
+    unsafe fn store(record: Address, bytes: &[u8; 32]) -> bool {
+        let is_first = record.0.is_multiple_of(PAGE as u64);
+        if is_first {
+            // SAFETY: the test names a mapped page.
+            unsafe { (record.0 as *mut u8).write(bytes[0] | 0x80) };
+        }
+        is_first
+    }
+    let _alone = alone();
+    let pages = Pages::writable(1);
+    // SAFETY: the records below are in the page, which this test alone uses.
+    let Ok(memory) = (unsafe { CheckedMemory::open() }) else {
+        return skip(Needs::Kernel("process_vm_readv"), "no checked memory here");
+    };
+    let memory = memory.with_record_store(store);
+    let completion = Completion::new(Status::Success);
+    memory.publish(pages.at(0), &completion).unwrap();
+    memory.publish(pages.at(32), &completion).unwrap();
+    assert_eq!(pages.bytes(0..1), [completion.to_bytes()[0] | 0x80], "nothing else writes it");
+    assert_eq!(pages.bytes(32..64), completion.to_bytes());
+}
+
 /// A record that cannot be written is lost, and the error register reports it.
 #[test]
 fn a_record_that_cannot_be_written() {

@@ -156,8 +156,6 @@ impl Server {
         std::sync::atomic::fence(Ordering::Release);
         change(state);
         state.generation.store(generation + 2, Ordering::Release);
-        // An idle engine looks at the generation before and after a sleep only.
-        self.wake_all(device);
     }
 
     /// Wakes all engines of a device. The words of clients that have not joined stay untouched: they have no pages.

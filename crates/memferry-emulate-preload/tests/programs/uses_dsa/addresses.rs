@@ -65,9 +65,12 @@ pub(super) fn garbage() {
     );
     assert_eq!((refused.status, refused.write_fault), (Status::PageFaultRefused, true));
     assert_eq!(completes(Descriptor::memmove(Address(here), Address(1 << 62), 8)).status, Status::PageFault);
-    // A record that cannot be written has no other effect.
+    // A record that cannot be written has no other effect, also in a page that is present and read-only.
     submit(portal as *mut u8, &good.with_completion_at(Address(0x20)));
+    assert_eq!(unsafe { libc::mprotect(here as *mut _, 4096, libc::PROT_READ) }, 0);
+    submit(portal as *mut u8, &good.with_completion_at(Address(here)));
     assert_eq!(completes(good).status, Status::Success);
+    assert_eq!(unsafe { (here as *const u64).read() }, 1);
     assert_eq!(noted().0, 0);
 }
 
