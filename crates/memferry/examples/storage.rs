@@ -105,6 +105,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 read_to_cache(&cache, &region, &offsets, MIB, 16);
             });
             let small: Vec<u64> = offsets.iter().copied().take(512).collect();
+            // None was a hit.
+            assert_eq!(cache.stats().submissions, (ROUNDS * offsets.len()) as u64);
             report(&format!("{name}: {of}, 16 KiB, one at a time, to the cache"), 512 * (16 << 10), || {
                 read_to_cache(&cache, &region, &small, 16 << 10, 1);
             });

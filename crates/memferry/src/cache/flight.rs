@@ -69,10 +69,10 @@ impl Flight<Block> {
     pub(super) fn read_into(mut self, block: Block) -> RawRequest {
         let slot = self.slot();
         let size_bytes = slot.range.len();
-        let (Some(file), Some(demand)) = (slot.source.file(), &slot.demand) else {
+        let (Some(file), Some(demand)) = (slot.source.file(), slot.demand()) else {
             unreachable!("a slot of a file has a demand")
         };
-        let source = FileSource::on_demand(file.clone(), slot.range.start as u64, demand.clone());
+        let source = FileSource::on_demand(file.clone(), slot.range.start as u64, demand);
         assert_eq!(block.len(), size_bytes, "a pool returns the requested size");
         let target = self.set_block(block).as_mut_ptr();
         // SAFETY: as for a copy: the callback owns this flight, and that the block, which nobody reads before `complete`.
@@ -131,13 +131,13 @@ impl<B> Flight<B> {
     fn fail(&mut self, error: CopyError) {
         self.counters.failed.add(1);
         let source = self.slot().source.clone();
-        let Some(file) = source.file() else { return self.finish(Outcome::Source(Why::Failed)) };
         // Entries of another version of the file, before waiters wake. Those of other nodes are removed with the next read.
-        if file.check_descriptor().is_err() {
+        if source.file().is_some_and(|file| file.check_descriptor().is_err()) {
             let removed = self.index.remove_overlapping(&source, &(0..usize::MAX));
             self.counters.invalidated.add(removed.ranges.len());
         }
-        self.finish(Outcome::Unread(error));
+        self.slot().set_error(error);
+        self.finish(Outcome::Source(Why::Failed));
     }
 
     /// Leaks the memory that a lost device may still read and write.
@@ -157,7 +157,7 @@ impl<B> Flight<B> {
         let Some(slot) = self.slot.take() else { return };
         let mut arrived = None;
         match outcome {
-            Outcome::Source(_) | Outcome::Unread(_) => self.index.remove(&slot),
+            Outcome::Source(_) => self.index.remove(&slot),
             Outcome::Near(..) if slot.source.has_several_nodes() => {
                 arrived = Some(index::key(&slot.source, &slot.range));
             }

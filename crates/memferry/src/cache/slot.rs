@@ -33,8 +33,8 @@ pub(super) struct Slot<B> {
     pub(super) range: Range<usize>,
     /// The region's generation at the creation of the slot.
     pub(super) generation: u64,
-    /// The demand for a read of a file; `None` for copies of memory.
-    pub(super) demand: Option<Arc<Demand>>,
+    /// `None` for copies of memory. Boxed, because a hit reads the other fields.
+    read: Option<Box<ReadState>>,
     outcome: OnceLock<Outcome<B>>,
     is_complete: sync::Arc<Latch>,
     /// Hit since SIEVE's hand last passed. Any reader sets it, the hand resets it under the index' lock. An atomic of std,
@@ -42,13 +42,25 @@ pub(super) struct Slot<B> {
     visited: AtomicBool,
 }
 
+/// What a slot of a file has beside the others.
+struct ReadState {
+    demand: Arc<Demand>,
+    /// Set before the outcome of a failed read.
+    error: OnceLock<CopyError>,
+}
+
+impl ReadState {
+    /// That of a slot with one reader.
+    fn new() -> ReadState {
+        ReadState { demand: Arc::new(Demand::one()), error: OnceLock::new() }
+    }
+}
+
 /// The final state of a slot.
 pub(super) enum Outcome<B> {
     /// The ready copy, and the report of its engines.
     Near(B, CopyReport),
     Source(Why),
-    /// The read of a file failed.
-    Unread(CopyError),
 }
 
 impl<B> Slot<B> {
@@ -58,7 +70,7 @@ impl<B> Slot<B> {
             source: source.clone(),
             range,
             generation: source.generation(),
-            demand: source.file().map(|_| Arc::new(Demand::one())),
+            read: source.file().map(|_| Box::new(ReadState::new())),
             outcome: OnceLock::new(),
             is_complete: sync::Arc::new(Latch::new()),
             visited: AtomicBool::new(false),
@@ -139,14 +151,31 @@ impl<B> Slot<B> {
 
     /// Adds a reader. Returns false if the read of the slot was cancelled.
     pub(super) fn join(&self) -> bool {
-        self.demand.as_ref().is_none_or(|demand| demand.join())
+        self.read.as_ref().is_none_or(|read| read.demand.join())
     }
 
     /// Removes a reader that was added.
     pub(super) fn leave_demand(&self) {
-        if let Some(demand) = &self.demand {
-            demand.leave();
+        if let Some(read) = &self.read {
+            read.demand.leave();
         }
+    }
+
+    /// The demand for the read of a slot of a file.
+    pub(super) fn demand(&self) -> Option<Arc<Demand>> {
+        self.read.as_ref().map(|read| read.demand.clone())
+    }
+
+    /// Stores the error of a failed read. The flight calls it before it completes the slot.
+    pub(super) fn set_error(&self, error: CopyError) {
+        if let Some(read) = &self.read {
+            let _ = read.error.set(error);
+        }
+    }
+
+    /// The error of a failed read.
+    pub(super) fn error(&self) -> Option<CopyError> {
+        self.read.as_ref()?.error.get().copied()
     }
 
     /// Sleeps until it is complete.

@@ -152,7 +152,10 @@ impl Reading {
             Some(Outcome::Near(..) | Outcome::Source(Why::Empty)) => {
                 Ok(Entry::new(slot.clone(), self.range.clone(), self.started_read))
             }
-            Some(Outcome::Unread(error)) => Err(ReadError::of(&self.file, &self.range(), *error)),
+            Some(Outcome::Source(Why::Failed)) => {
+                let error = slot.error().unwrap_or(CopyError::Abandoned);
+                Err(ReadError::of(&self.file, &self.range(), error))
+            }
             Some(Outcome::Source(_)) => Err(ReadError::NoRoom {
                 path: self.file.path().to_owned(),
                 node: self.node,
