@@ -210,7 +210,14 @@ async fn list(state: &SessionState, location: &str) -> Result<Files, RegisterErr
     // Errors name the same files each time.
     objects.sort_unstable_by(|a, b| a.location.cmp(&b.location));
     if objects.is_empty() {
-        return Err(RegisterError::NoFiles { location: location.to_owned() });
+        let location = location.to_owned();
+        // The path was looked up, so the file is there, without a byte.
+        let is_empty_file = is_single && url.scheme() == "file";
+        return Err(if is_empty_file {
+            RegisterError::Format { file: location }
+        } else {
+            RegisterError::NoFiles { location }
+        });
     }
     Ok(Files { location: location.to_owned(), store, objects })
 }

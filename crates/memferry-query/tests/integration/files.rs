@@ -421,6 +421,7 @@ async fn what_is_no_table_is_refused_with_the_reason() {
         ("empty/notes.txt", b"x".to_vec()),
         ("bad/a.parquet", b"PAR1 and nothing else".to_vec()),
         ("text/table", b"a,b,c".to_vec()),
+        ("nothing.parquet", vec![]),
         ("short/a.parquet", schema_a[..schema_a.len() - 3].to_vec()),
     ]);
     let context = session(&SessionOptions::default());
@@ -437,6 +438,7 @@ async fn what_is_no_table_is_refused_with_the_reason() {
     assert!(matches!(refused("empty").await, RegisterError::NoFiles { .. }));
     assert!(matches!(refused("missing").await, RegisterError::Path { .. }));
     assert!(matches!(refused("text/table").await, RegisterError::Format { .. }));
+    assert!(matches!(refused("nothing.parquet").await, RegisterError::Format { .. }));
     for damaged in ["bad/a.parquet", "short/a.parquet"] {
         let error = refused(damaged).await;
         let RegisterError::Schema { location, .. } = &error else { panic!("{error}") };
