@@ -211,7 +211,9 @@ fn memories(machine: &Machine, files_mib: u64) -> Result<Vec<u64>, String> {
         let mib = (u128::from(size) * u128::from(LARGEST_MIB) / largest) as u64;
         let least = if node.cpus.is_empty() { SECTION_MIB } else { CPU_NODE_MIB_MIN };
         let sections = (mib.max(least) + SECTION_MIB / 2) / SECTION_MIB;
-        let files = if index == 0 { files_mib.div_ceil(SECTION_MIB) } else { 0 };
+        // Twice: while the kernel unpacks the image, it has both, and the file system of the unpacked one takes half of the
+        // memory at most.
+        let files = if index == 0 { (2 * files_mib).div_ceil(SECTION_MIB) } else { 0 };
         (sections + files) * SECTION_MIB
     });
     let scaled: Vec<u64> = scaled.collect();
@@ -331,7 +333,7 @@ mod tests {
     #[test]
     fn files_enlarge_the_first_node() {
         let (without, with) = (of("skylake-8180-snc-off"), Layout::of("skylake-8180-snc-off", 129).unwrap());
-        assert_eq!(with.nodes[0].memory_mib, without.nodes[0].memory_mib + 256);
+        assert_eq!(with.nodes[0].memory_mib, without.nodes[0].memory_mib + 384);
         assert_eq!(with.nodes[1], without.nodes[1]);
     }
 

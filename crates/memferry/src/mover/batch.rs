@@ -12,7 +12,7 @@ use crate::moment::Moment;
 
 /// Copies and operations that start when [`submit`](Batch::submit) is called.
 ///
-/// Dropping the batch instead completes them with [`CopyError::Abandoned`]. They run in any order: none may use the
+/// Dropping the batch instead completes them with [`CopyError::Abandoned`](super::CopyError::Abandoned). They run in any order: none may use the
 /// result of another.
 #[must_use = "a batch starts when it is submitted"]
 pub struct Batch<'m> {
