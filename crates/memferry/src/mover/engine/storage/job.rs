@@ -213,7 +213,7 @@ impl Piece {
         faults: Option<&dyn DiskFaults>,
         counters: &Counters,
     ) -> Step {
-        let result = faults.map_or(result, |faults| faults.result(self.offset(), self.left_bytes(), result));
+        let result = faults.map_or(result, |faults| self.with_faults(result, faults));
         counters.reads.add(1);
         let Ok(read_bytes) = usize::try_from(result) else {
             return match -result {
@@ -240,6 +240,18 @@ impl Piece {
         }
         counters.short_reads.add(1);
         Step::Again
+    }
+
+    /// The result of a call on a disk with faults. What the disk did not read has wrong bytes.
+    fn with_faults(&self, result: i32, faults: &dyn DiskFaults) -> i32 {
+        let faulty = faults.result(self.offset(), self.left_bytes(), result);
+        let read_bytes = |result: i32| usize::try_from(result).unwrap_or(0).min(self.left_bytes());
+        if read_bytes(faulty) < read_bytes(result) {
+            let lost = read_bytes(faulty)..read_bytes(result);
+            // SAFETY: as in `read_cached`: the bytes are inside of the piece, and no call for it is in flight.
+            unsafe { self.target().add(lost.start).write_bytes(0xee, lost.len()) };
+        }
+        faulty
     }
 
     /// Completes the piece.
