@@ -92,6 +92,7 @@ impl Default for StorageOptions {
 }
 
 /// Changes what reads return, for tests: errors and short reads.
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub trait DiskFaults: fmt::Debug + Send + Sync {
     /// The result of a call in place of `result`: a number of bytes, not above `result`, or a negated error number. The call
     /// began at `offset` in its file and wanted `size_bytes`.
