@@ -20,7 +20,7 @@ use crate::{
     Dsa, NamedTable, QueryError, QueryRun, QueryRunner, QueryTiers, answers_equal, layout, paper_query,
     paper_table, tpch, tpch_tables,
 };
-use memferry_bench::harness::{Pairs, Peer, Provenance, Row, geomean, geomean_ratio, median, try_alternate};
+use memferry_bench::harness::{Pairs, Provenance, Row, try_alternate};
 
 /// The benchmark of queries on a machine.
 pub struct QueryBenchmark {
@@ -184,14 +184,19 @@ impl QueryBenchmark {
             }
             let prefix = format!("tpch_sf{scale}_{}", way.name);
             let all = timed.iter().filter(|(query, _)| query.tpch).map(|(_, pairs)| pairs);
-            rows.push(self.geomean_row(format!("{prefix}_geomean"), "datafusion", all));
+            rows.push(Row::over_queries(format!("{prefix}_geomean"), "datafusion", all, self.seed));
             if way.name == "auto" {
                 // The default of users.
                 let selective = timed.iter().filter(|(query, _)| query.selective).map(|(_, pairs)| pairs);
-                rows.push(self.geomean_row("selective_geomean".to_owned(), "datafusion", selective));
+                rows.push(Row::over_queries("selective_geomean", "datafusion", selective, self.seed));
             }
             for (query, pairs) in &timed {
-                rows_by_query.push(self.row(format!("{prefix}_{}", query.name), "datafusion", pairs));
+                rows_by_query.push(Row::over_queries(
+                    format!("{prefix}_{}", query.name),
+                    "datafusion",
+                    [pairs],
+                    self.seed,
+                ));
             }
         }
         let [off, ..] = &ways;
@@ -205,7 +210,7 @@ impl QueryBenchmark {
                 timed.push(self.pairs(off, &without, &query.sql, &*bar)?);
             }
             let peer = format!("memferry without {}", techniques.join(", "));
-            rows.push(self.geomean_row(format!("selective_ablation_{name}"), &peer, &timed));
+            rows.push(Row::over_queries(format!("selective_ablation_{name}"), peer, &timed, self.seed));
         }
         // Summaries come first.
         rows.append(&mut rows_by_query);
@@ -232,27 +237,6 @@ impl QueryBenchmark {
         let peer_ms = || time_ms(peer).inspect(|_| bar.advance(1));
         let (ours, peer) = try_alternate(self.pairs_count, || time_ms(ours), peer_ms)?;
         Ok(Pairs { ours, peer })
-    }
-
-    fn row(&self, name: String, peer: &str, pairs: &Pairs) -> Row {
-        self.geomean_row(name, peer, [pairs])
-    }
-
-    /// Geometric means over queries: of medians, of shortest and of longest times, and of the ratios.
-    fn geomean_row<'a>(&self, name: String, peer: &str, queries: impl IntoIterator<Item = &'a Pairs>) -> Row {
-        let queries: Vec<&Pairs> = queries.into_iter().collect();
-        let over = |figure: fn(&Pairs) -> f64| geomean(queries.iter().map(|query| figure(query)));
-        let ratio = geomean_ratio(queries.iter().copied(), self.seed);
-        Row {
-            name,
-            value: over(|query| median(&query.ours)),
-            unit: "ms",
-            provenance: Provenance::Measured,
-            samples: self.pairs_count,
-            min: over(|query| query.ours.iter().copied().fold(f64::INFINITY, f64::min)),
-            max: over(|query| query.ours.iter().copied().fold(0.0, f64::max)),
-            peer: Some(Peer::new(peer, over(|query| median(&query.peer)), ratio)),
-        }
     }
 
     /// Generates TPC-H, runs all queries with every late column copied near, and returns this process's peak of resident

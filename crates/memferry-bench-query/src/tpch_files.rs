@@ -1,9 +1,8 @@
 //! The eight tables of TPC-H as Parquet files with the compression and the row groups of tpchgen-cli 4.0.
 
 use std::fs::{self, File};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memferry_query::load::Progress;
 use parquet::arrow::ArrowWriter;
@@ -14,16 +13,8 @@ use crate::TpchError;
 use crate::tpch_tables::{TABLES, Table, check_scale};
 
 /// Names of the tables, the largest first.
-pub const TPCH_TABLES: [&str; 8] =
-    ["lineitem", "orders", "partsupp", "part", "customer", "supplier", "nation", "region"];
-
-/// Rows of a row group of each of [`TPCH_TABLES`]. Source: files of tpchgen-cli 4.0 at scale 3; its row groups have about
-/// 7 MiB before compression.
-const ROW_GROUP_ROWS: [usize; 8] = [114_628, 97_826, 51_063, 100_000, 40_909, 30_000, 25, 25];
-
-/// Directory of the files at `scale` below `directory`.
-pub fn tpch_directory(directory: &Path, scale: f64) -> PathBuf {
-    directory.join(format!("sf{scale}"))
+pub fn tpch_table_names() -> impl Iterator<Item = &'static str> {
+    TABLES.iter().map(|table| table.name)
 }
 
 /// The file of a table in the directory that [`tpch_files`] returns.
@@ -39,7 +30,7 @@ pub fn tpch_file(files: &Path, table: &str) -> PathBuf {
 /// [`TpchError::Scale`] before anything is written; [`TpchError::Write`].
 pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Result<PathBuf, TpchError> {
     check_scale(scale)?;
-    let files = tpch_directory(directory, scale);
+    let files = directory.join(format!("sf{scale}"));
     if files.is_dir() {
         return Ok(files);
     }
@@ -47,24 +38,12 @@ pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Resu
     let unfinished =
         tempfile::Builder::new().prefix(".sf").tempdir_in(directory).map_err(write_error(directory))?;
     progress.total(TABLES.iter().map(|table| (table.rows)(scale)).sum());
-    let next = AtomicUsize::new(0);
-    let failure = Mutex::new(None);
-    let work = || {
-        let tables: Vec<_> = TABLES.iter().zip(ROW_GROUP_ROWS).collect();
-        // ORDERING: Relaxed, no partner: only uniqueness matters.
-        while let Some((table, group_rows)) = tables.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = write(table, *group_rows, scale, unfinished.path(), progress) {
-                *failure.lock().unwrap_or_else(|lock| lock.into_inner()) = Some(error);
-            }
-        }
-    };
+    let directory = unfinished.path();
     std::thread::scope(|scope| {
-        let threads_count = std::thread::available_parallelism().map_or(1, usize::from).min(TABLES.len());
-        (0..threads_count).for_each(|_| drop(scope.spawn(work)));
-    });
-    if let Some(error) = failure.into_inner().unwrap_or_else(|lock| lock.into_inner()) {
-        return Err(error);
-    }
+        let write = |table| scope.spawn(move || write(table, scale, directory, progress));
+        let tasks: Vec<_> = TABLES.iter().map(write).collect();
+        tasks.into_iter().try_for_each(|task| task.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
     match fs::rename(unfinished.path(), &files) {
         // Another process was faster, with the same files.
         Err(_) if files.is_dir() => Ok(files),
@@ -72,18 +51,12 @@ pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Resu
     }
 }
 
-fn write(
-    table: &Table,
-    group_rows: usize,
-    scale: f64,
-    directory: &Path,
-    progress: &dyn Progress,
-) -> Result<(), TpchError> {
+fn write(table: &Table, scale: f64, directory: &Path, progress: &dyn Progress) -> Result<(), TpchError> {
     let path = tpch_file(directory, table.name);
     let reader = (table.open)(scale, 1, 1);
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
-        .set_max_row_group_row_count(Some(group_rows))
+        .set_max_row_group_row_count(Some(table.group_rows))
         .build();
     let file = File::create_new(&path).map_err(write_error(&path))?;
     let mut writer =
@@ -117,7 +90,8 @@ mod tests {
                 parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
             reader.metadata().file_metadata().num_rows()
         };
-        assert_eq!(TPCH_TABLES.map(rows), [60_175, 15_000, 8000, 2000, 1500, 100, 25, 5]);
+        let rows: Vec<i64> = tpch_table_names().map(rows).collect();
+        assert_eq!(rows, [60_175, 15_000, 8000, 2000, 1500, 100, 25, 5]);
         let made = fs::metadata(tpch_file(&files, "lineitem")).unwrap().modified().unwrap();
         assert_eq!(tpch_files(0.01, directory.path(), &()).unwrap(), files);
         assert_eq!(fs::metadata(tpch_file(&files, "lineitem")).unwrap().modified().unwrap(), made);

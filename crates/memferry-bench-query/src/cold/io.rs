@@ -88,20 +88,19 @@ fn rate(path: &Path) -> io::Result<f64> {
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     let pieces = (file.metadata()?.len().min(RATE_BYTES_MAX) / PIECE_BYTES as u64).max(1);
     let started = Instant::now();
-    let read = |thread: u64| -> io::Result<()> {
+    let read = |thread: u64| -> io::Result<usize> {
         let mut buffer = vec![0_u8; PIECE_BYTES + 4096];
         let skew = buffer.as_ptr().align_offset(4096);
         let buffer = &mut buffer[skew..skew + PIECE_BYTES];
-        (thread..pieces)
-            .step_by(2)
-            .try_for_each(|piece| file.read_at(buffer, piece * PIECE_BYTES as u64).map(drop))
+        (thread..pieces).step_by(2).map(|piece| file.read_at(buffer, piece * PIECE_BYTES as u64)).sum()
     };
-    std::thread::scope(|scope| {
+    let bytes = std::thread::scope(|scope| {
         let other = scope.spawn(|| read(1));
-        read(0)?;
-        other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let bytes = read(0)?;
+        let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok::<_, io::Error>(bytes + other?)
     })?;
-    Ok((pieces * PIECE_BYTES as u64) as f64 / started.elapsed().as_secs_f64())
+    Ok(bytes as f64 / started.elapsed().as_secs_f64())
 }
 
 /// Bytes that the kernel fetched from disks for a process so far. Source: `read_bytes` of proc_pid_io(5).

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
-use memferry_bench::harness::{Pairs, Peer as RowPeer, Provenance, Row, geomean, geomean_ratio, median};
+use memferry_bench::harness::{Pairs, Provenance, Row, geomean_ratio, median};
 use memferry_query::load::Progress;
 use memferry_query::{SessionOptions, Tiers, files, session};
 use tokio::runtime::Runtime;
@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use self::io::{FileCache, Temperature};
 use self::peers::{ENGINES, Peer, Run};
 use self::way::{Session, Way, register_plain};
-use crate::{QueryError, TPCH_TABLES, tpch, tpch_file};
+use crate::{QueryError, tpch, tpch_file, tpch_table_names};
 
 /// The benchmark of queries over cold files.
 pub struct ColdBenchmark {
@@ -91,14 +91,15 @@ impl ColdBenchmark {
     /// All rows. `progress` counts queries.
     ///
     /// # Errors
-    /// [`QueryError::Peer`]: another engine does not start or has ended. [`QueryError::Invalid`]: nothing here is cold, or
-    /// the answers have different numbers of rows. Others as the queries.
+    /// [`QueryError::Peer`]: another engine does not start or has ended. [`QueryError::Invalid`]: there is no such
+    /// query, nothing here is cold, or the answers have different numbers of rows. Others as the queries.
     pub fn rows(&self, progress: &dyn Progress) -> Result<Vec<Row>, QueryError> {
         let cold = FileCache::open(&self.files, Temperature::Cold)?;
         let warm = FileCache::open(&self.files, Temperature::Warm)?;
+        let queries = self.queries()?;
+        let warm_queries = || queries.iter().filter(|(name, _)| FLOOR.contains(&name.as_str()));
+        progress.total((queries.len() + warm_queries().count()) as u64);
         let mut ways = self.ways()?;
-        let queries = self.queries();
-        progress.total((queries.len() + FLOOR.len()) as u64);
         let disk = cold.disk_rate()?;
         let mut samples = Vec::new();
         for (name, sql) in &queries {
@@ -106,7 +107,7 @@ impl ColdBenchmark {
             progress.advance(1);
         }
         let mut warm_ms = Vec::new();
-        for (name, sql) in queries.iter().filter(|(name, _)| FLOOR.contains(&name.as_str())) {
+        for (name, sql) in warm_queries() {
             let runs = self.sample(name, sql, &mut ways[..1], &warm)?;
             warm_ms.push((name.clone(), median(&runs.ms(OURS).unwrap_or_default())));
             progress.advance(1);
@@ -136,9 +137,10 @@ impl ColdBenchmark {
             plain("DataFusion", false),
             plain("DataFusion with pushdown_filters", true),
         ];
-        for engine in self.python.iter().flat_map(|_| ENGINES) {
-            let python = self.python.as_deref().expect("the loop runs with it only");
-            ways.push(Way::Peer(Peer::start(python, engine, &self.files, self.options.partitions)?));
+        if let Some(python) = &self.python {
+            for engine in ENGINES {
+                ways.push(Way::Peer(Peer::start(python, engine, &self.files, self.options.partitions)?));
+            }
         }
         Ok(ways)
     }
@@ -148,7 +150,7 @@ impl ColdBenchmark {
         let context = session(&SessionOptions { tiers: Some(Arc::clone(tiers)), ..self.options.clone() });
         self.runtime.block_on(async {
             context.sql(&format!("set memferry.read_ahead = {read_ahead}")).await?.collect().await?;
-            for table in TPCH_TABLES {
+            for table in tpch_table_names() {
                 let location = tpch_file(&self.files, table);
                 files::register(&context, table, &location.to_string_lossy()).await?;
             }
@@ -166,14 +168,19 @@ impl ColdBenchmark {
     }
 
     /// The queries of TPC-H and the selective one, by name.
-    fn queries(&self) -> Vec<(String, String)> {
+    fn queries(&self) -> Result<Vec<(String, String)>, QueryError> {
         let mut queries: Vec<_> =
             tpch::QUERIES.map(|number| (format!("q{number:02}"), tpch::query(number, self.scale))).collect();
         queries.push(("selective".to_owned(), SELECTIVE_SQL.to_owned()));
-        if !self.queries.is_empty() {
-            queries.retain(|(name, _)| self.queries.contains(name));
+        if let Some(unknown) =
+            self.queries.iter().find(|&wanted| !queries.iter().any(|(name, _)| name == wanted))
+        {
+            return Err(QueryError::Invalid(format!(
+                "there is no query {unknown}; the queries are q01 to q22, and selective"
+            )));
         }
-        queries
+        queries.retain(|(name, _)| self.queries.is_empty() || self.queries.contains(name));
+        Ok(queries)
     }
 
     /// Runs a query in all ways, `rounds_count` times after one round that is not kept.
@@ -219,7 +226,7 @@ impl ColdBenchmark {
             ("cold_read_ahead_geomean", WITHOUT_READ_AHEAD),
         ];
         for (name, way) in over_tpch.into_iter().filter(|_| tpch().next().is_some()) {
-            rows.push(self.geomean_row(name, &names[way], &pairs(way)));
+            rows.push(Row::over_queries(name, names[way].as_str(), &pairs(way), self.seed));
         }
         let highs = tpch().filter_map(|query| Some(geomean_ratio([&query.pairs(PLAIN)?], self.seed).high));
         rows.extend(extreme("cold_query_min", highs, f64::min));
@@ -234,7 +241,12 @@ impl ColdBenchmark {
         let selective = samples.iter().filter(|query| SELECTIVE.contains(&query.name.as_str()));
         let best: Vec<Pairs> = selective.filter_map(Samples::pairs_with_best).collect();
         if best.len() == SELECTIVE.len() {
-            rows.push(self.geomean_row("cold_selective_vs_best", "the faster of the other engines", &best));
+            rows.push(Row::over_queries(
+                "cold_selective_vs_best",
+                "the faster of the other engines",
+                &best,
+                self.seed,
+            ));
         }
         rows
     }
@@ -247,7 +259,7 @@ impl ColdBenchmark {
             let name = format!("cold_{}{suffix}", query.name);
             let ours = query.ms(OURS).unwrap_or_default();
             match query.pairs(way) {
-                Some(pairs) => rows.push(self.geomean_row(&name, &names[way], &[pairs])),
+                Some(pairs) => rows.push(Row::over_queries(name, names[way].as_str(), [&pairs], self.seed)),
                 None => {
                     let (_, engine) = ENGINES[way - OTHERS];
                     let why = match query.runs.get(way) {
@@ -265,25 +277,6 @@ impl ColdBenchmark {
             rows.push(row.against(names[PLAIN].as_str(), plain, plain / ours));
         }
         rows
-    }
-
-    /// Geometric means over queries, as in `bench query`.
-    fn geomean_row(&self, name: &str, peer: &str, queries: &[Pairs]) -> Row {
-        let over = |figure: fn(&Pairs) -> f64| geomean(queries.iter().map(figure));
-        Row {
-            name: name.to_owned(),
-            value: over(|query| median(&query.ours)),
-            unit: "ms",
-            provenance: Provenance::Measured,
-            samples: self.rounds_count,
-            min: over(|query| query.ours.iter().copied().fold(f64::INFINITY, f64::min)),
-            max: over(|query| query.ours.iter().copied().fold(0.0, f64::max)),
-            peer: Some(RowPeer::new(
-                peer,
-                over(|query| median(&query.peer)),
-                geomean_ratio(queries, self.seed),
-            )),
-        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use super::io::{FileCache, bytes_read};
 use super::peers::{Peer, Run};
-use crate::{QueryError, TPCH_TABLES, tpch_file};
+use crate::{QueryError, tpch_file, tpch_table_names};
 
 /// One way to run queries.
 pub(super) enum Way<'a> {
@@ -69,7 +69,7 @@ pub(super) fn register_plain(
     context: &SessionContext,
     files: &Path,
 ) -> Result<(), QueryError> {
-    for table in TPCH_TABLES {
+    for table in tpch_table_names() {
         let path = tpch_file(files, table);
         let registered =
             context.register_parquet(table, path.to_string_lossy(), ParquetReadOptions::default());

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{CsvRow, Estimate, Pairs, Provenance, geomean_ratio, median};
+use super::{CsvRow, Estimate, Pairs, Provenance, geomean, geomean_ratio, median};
 
 /// Samples of ours beside a peer's, on the way to a [`Row`].
 #[derive(Clone, Debug)]
@@ -109,6 +109,32 @@ impl Row {
         let Comparison { name, unit, peer_name, pairs } = comparison;
         let peer = Peer::new(peer_name, median(&pairs.peer), geomean_ratio([&pairs], seed));
         Row { peer: Some(peer), ..Row::median(name, unit, Provenance::Measured, &pairs.ours) }
+    }
+
+    /// Geometric means over queries of measured milliseconds: of medians, of shortest and of longest times, and of the ratios.
+    /// `seed` is that of the confidence interval.
+    ///
+    /// # Panics
+    /// Without queries, and if a query has no pair.
+    pub fn over_queries<'a>(
+        name: impl Into<String>,
+        peer: impl Into<String>,
+        queries: impl IntoIterator<Item = &'a Pairs>,
+        seed: u64,
+    ) -> Row {
+        let queries: Vec<&Pairs> = queries.into_iter().collect();
+        let over = |figure: fn(&Pairs) -> f64| geomean(queries.iter().map(|query| figure(query)));
+        let ratio = geomean_ratio(queries.iter().copied(), seed);
+        Row {
+            name: name.into(),
+            value: over(|query| median(&query.ours)),
+            unit: "ms",
+            provenance: Provenance::Measured,
+            samples: queries.iter().map(|query| query.ours.len()).min().unwrap_or(0),
+            min: over(|query| query.ours.iter().copied().fold(f64::INFINITY, f64::min)),
+            max: over(|query| query.ours.iter().copied().fold(0.0, f64::max)),
+            peer: Some(Peer::new(peer, over(|query| median(&query.peer)), ratio)),
+        }
     }
 
     /// A number of the model without a peer.
