@@ -155,14 +155,7 @@ impl<B> Index<B> {
         range: &Range<usize>,
         make: impl FnOnce() -> Slot<B>,
     ) -> Found<B> {
-        let mut inner = self.lock();
-        if let Some(slot) = self.hit(&inner, source, range) {
-            return Found::Known(slot);
-        }
-        let slot = Arc::new(make());
-        let place = inner.sieve.insert(slot.clone());
-        inner.by_key.insert(key(source, range), place);
-        Found::New(slot)
+        self.look_or_insert(source, range, |inner| self.hit(inner, source, range), make)
     }
 
     /// A slot of a file that has all of `range`, ready or in flight; marks a hit and joins its readers.
@@ -177,13 +170,23 @@ impl<B> Index<B> {
         range: &Range<usize>,
         make: impl FnOnce() -> Slot<B>,
     ) -> Found<B> {
+        self.look_or_insert(source, range, |inner| inner.join(source, range), make)
+    }
+
+    fn look_or_insert(
+        &self,
+        source: &Source<B>,
+        range: &Range<usize>,
+        look: impl FnOnce(&Inner<B>) -> Option<Arc<Slot<B>>>,
+        make: impl FnOnce() -> Slot<B>,
+    ) -> Found<B> {
         let mut inner = self.lock();
-        if let Some(slot) = inner.join(source, range) {
+        if let Some(slot) = look(&inner) {
             return Found::Known(slot);
         }
         let slot = Arc::new(make());
         let place = inner.sieve.insert(slot.clone());
-        // A slot of this range whose read was cancelled; its flight still holds it.
+        // Only of a file: a slot of this range whose read was cancelled; its flight still holds it.
         let cancelled = inner.by_key.insert(key(source, range), place).map(|place| inner.sieve.remove(place));
         drop(inner);
         drop(cancelled);

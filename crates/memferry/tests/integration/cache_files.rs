@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use memferry::cache::{Access, Cache, ReadError, StoredRegion};
+use memferry::cache::{Access, Cache, ReadError, Reading, StoredRegion};
 use memferry::internals::{DiskFaults, Faults, Faulty};
 use memferry::mover::{
     CopyError, Engine, EngineKind, EngineStats, Mover, RawRequest, Refusal, StorageBackend, StorageEngine,
@@ -137,6 +137,28 @@ fn one_at_a_time(backend: StorageBackend) -> StorageOptions {
     }
 }
 
+/// A disk of which one read is held by the gate, and another one waits behind it.
+struct HeldDisk {
+    gate: Gate,
+    cache: Cache,
+    file: TestFile,
+    region: StoredRegion,
+    engine: Arc<StorageEngine>,
+    /// Of the first page.
+    held: Reading,
+    /// Of the second page.
+    waiting: Reading,
+}
+
+fn held_disk(backend: StorageBackend) -> HeldDisk {
+    let gate = Gate::default();
+    let (cache, file, region, engine) = faulty(one_at_a_time(backend), gate.clone(), 8);
+    let held = cache.read(&region, 0..4096, near()).unwrap();
+    gate.wait_for_one();
+    let waiting = cache.read(&region, 4096..8192, near()).unwrap();
+    HeldDisk { gate, cache, file, region, engine, held, waiting }
+}
+
 const BACKENDS: [StorageBackend; 2] = [StorageBackend::Auto, StorageBackend::Threads];
 
 #[test]
@@ -244,11 +266,7 @@ fn the_budget_holds_and_without_room_the_mover_reads() {
 #[test]
 fn a_read_that_nobody_waits_for_is_cancelled() {
     for backend in BACKENDS {
-        let gate = Gate::default();
-        let (cache, file, region, engine) = faulty(one_at_a_time(backend), gate.clone(), 8);
-        let first = cache.read(&region, 0..4096, near()).unwrap();
-        gate.wait_for_one();
-        let second = cache.read(&region, 4096..8192, near()).unwrap();
+        let HeldDisk { gate, cache, file, region, engine, held: first, waiting: second } = held_disk(backend);
         let clone = second.clone();
         drop(second);
         assert!(!cache.read(&region, 4096..8192, near()).unwrap().started_read(), "joined, and left at once");
@@ -277,11 +295,7 @@ fn a_read_that_nobody_waits_for_is_cancelled() {
 #[test]
 fn a_dropped_reading_is_not_cancelled_if_it_was_joined() {
     for backend in BACKENDS {
-        let gate = Gate::default();
-        let (cache, file, region, _) = faulty(one_at_a_time(backend), gate.clone(), 8);
-        let first = cache.read(&region, 0..4096, near()).unwrap();
-        gate.wait_for_one();
-        let second = cache.read(&region, 4096..8192, near()).unwrap();
+        let HeldDisk { gate, cache, file, region, held: first, waiting: second, .. } = held_disk(backend);
         let joined = cache.read(&region, 5000..6000, near()).unwrap();
         drop((first, second));
         gate.open();
@@ -401,11 +415,7 @@ fn short_reads_are_continued_and_direct_reads_replaced() {
 #[test]
 fn a_full_queue_refuses_and_a_mover_waits_beyond_it() {
     for backend in BACKENDS {
-        let gate = Gate::default();
-        let (cache, file, region, engine) = faulty(one_at_a_time(backend), gate.clone(), 8);
-        let first = cache.read(&region, 0..4096, near()).unwrap();
-        gate.wait_for_one();
-        let second = cache.read(&region, 4096..8192, near()).unwrap();
+        let HeldDisk { gate, cache, file, region, engine, held: first, waiting: second } = held_disk(backend);
         let target = Box::leak(vec![0_u128; 1024].into_boxed_slice());
         let target = target.as_mut_ptr().cast::<u8>();
         // SAFETY: the vector is leaked, and has room for a block behind the next multiple of one.
