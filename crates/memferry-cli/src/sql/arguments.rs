@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     /// Runs the statements of this file, before those on the command line.
     #[arg(short, long, value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
-    /// Registers Parquet files as the table NAME: a file, a directory, a glob or a URL; may be repeated.
+    /// Registers Parquet or Arrow files as the table NAME: a file, a directory, a glob or a URL; may be repeated.
     #[arg(long = "table", value_name = "NAME=LOCATION", value_parser = table)]
     pub(super) tables: Vec<NamedLocation>,
     /// Loads the tables of --table into the memory of the home node first.

@@ -63,4 +63,35 @@ mod tests {
         assert_eq!(merge(vec![5..5, 0..10], 0, 20), [0..10]);
         assert!(merge(vec![], 0, 20).is_empty());
     }
+
+    const ONLY_GAPS: Merging = Merging { gap_bytes: 0, request_bytes_max: u64::MAX, alone_bytes: u64::MAX };
+
+    /// All lists of three ranges below 7, against an oracle of single bytes.
+    #[test]
+    fn merges_what_the_bytes_say() {
+        let all: Vec<Range<u64>> = (0..7).flat_map(|start| (start..8).map(move |end| start..end)).collect();
+        let lists = all.iter().flat_map(|a| all.iter().map(move |b| (a, b)));
+        for (a, b) in lists {
+            for c in &all {
+                let ranges = vec![a.clone(), b.clone(), c.clone()];
+                for gap_bytes in 0..4 {
+                    let mut expected: Vec<Range<u64>> = vec![];
+                    for byte in (0..8).filter(|byte| ranges.iter().any(|range| range.contains(byte))) {
+                        match expected.last_mut() {
+                            Some(last) if byte <= last.end + gap_bytes => last.end = byte + 1,
+                            _ => expected.push(byte..byte + 1),
+                        }
+                    }
+                    let merged = Merging { gap_bytes, ..ONLY_GAPS }.merge(ranges.clone());
+                    assert_eq!(merged, expected, "{ranges:?}, gap {gap_bytes}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_offsets_do_not_overflow() {
+        let merged = Merging { gap_bytes: u64::MAX, ..ONLY_GAPS }.merge(vec![u64::MAX - 1..u64::MAX, 0..1]);
+        assert_eq!(merged, [0..u64::MAX]);
+    }
 }

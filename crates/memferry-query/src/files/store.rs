@@ -60,8 +60,9 @@ impl RangeSource for StoreObject {
     fn start(&self, range: Range<u64>) -> Read {
         let request =
             get(Arc::clone(&self.store), Arc::clone(&self.planned), range.clone(), self.limits.time_out);
-        let task = SpawnedTask::spawn(request);
-        let bytes = async move { task.join_unwind().await.unwrap_or_else(|error| Err(cancelled(&error))) };
+        let (task, file) = (SpawnedTask::spawn(request), Arc::clone(&self.name));
+        let bytes =
+            async move { task.join_unwind().await.unwrap_or_else(|error| Err(cancelled(&file, &error))) };
         Read { range, bytes: bytes.boxed(), from: From::FileUncached }
     }
 
@@ -80,10 +81,10 @@ impl RangeSource for StoreObject {
 }
 
 /// The runtime ended while the request was in flight.
-fn cancelled(error: &tokio::task::JoinError) -> FileError {
+fn cancelled(file: &str, error: &tokio::task::JoinError) -> FileError {
     let source = std::io::Error::other(error.to_string());
     FileError::Store {
-        file: "a file".to_owned(),
+        file: file.to_owned(),
         source: object_store::Error::Generic { store: "memferry", source: Box::new(source) },
     }
 }

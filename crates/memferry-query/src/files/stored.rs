@@ -24,7 +24,8 @@ use super::source::{From, RangeSource, Read};
 /// How reads are merged. Whole column chunks are mostly larger than `alone_bytes`: an entry of the cache is a chunk then, which
 /// serves other queries whatever other columns they read.
 const MERGING: Merging = Merging {
-    // Twice the unit of direct reads, which touches both ends of a gap anyway.
+    // Twice the unit of direct reads, which touches both ends of a gap anyway. A gap of 16 KiB costs no time either, but
+    // bytes: docs/decisions/storage-engine.md.
     gap_bytes: 8 << 10,
     request_bytes_max: 1 << 20,
     // Both ends of a direct read are rounded to 4 KiB: 3 % of this.

@@ -1,7 +1,6 @@
 //! Files as the slowest tier: open files with their identity, and ranges of them. Plain data and system calls.
 //!
 //! [`StoredFile`] is what the mover's storage engine reads from and what a [`Cache`](crate::Cache) registers.
-//! [`coalesce`] joins the ranges that a reader wants.
 //!
 //! Reads bypass the page cache (`O_DIRECT`) where the file system allows it: the cache of this crate keeps what is read
 //! again, and a second copy in the kernel costs memory and time. Such reads need aligned offsets, lengths and addresses:
@@ -13,7 +12,6 @@
 //!
 //! Source: open(2) about O_DIRECT; cachestat(2), Linux 6.5; preadv2(2) about RWF_NOWAIT.
 
-mod coalesce;
 mod error;
 mod file;
 #[allow(unsafe_code)]
@@ -21,7 +19,6 @@ pub(crate) mod syscall;
 
 pub(crate) use error::system;
 
-pub use coalesce::{COALESCE_GAP_BYTES, coalesce};
 pub use error::{Change, StorageError};
 pub use file::StoredFile;
 
