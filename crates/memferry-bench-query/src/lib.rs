@@ -67,6 +67,12 @@ pub enum QueryError {
     /// The threads of the queries cannot be started.
     #[error("the threads for the queries cannot be started")]
     Threads(#[source] std::io::Error),
+    /// A benchmark has no such query.
+    #[error("there is no query {name}; the queries are q01 to q22, and selective")]
+    UnknownQuery {
+        /// Its name.
+        name: String,
+    },
     /// Another engine cannot be compared with.
     #[error("{0}")]
     Peer(String),

@@ -56,9 +56,9 @@ pub(crate) fn carried_text(carried: &CarriedBytes) -> String {
 /// A query that cannot run, as a usage error if the command line is at fault.
 pub(crate) fn query_error(error: QueryError) -> anyhow::Error {
     match error {
-        QueryError::Budget(_) | QueryError::Tpch(TpchError::Scale { .. } | TpchError::NoRoom { .. }) => {
-            usage(error)
-        }
+        QueryError::Budget(_)
+        | QueryError::UnknownQuery { .. }
+        | QueryError::Tpch(TpchError::Scale { .. } | TpchError::NoRoom { .. }) => usage(error),
         _ => error.into(),
     }
 }

@@ -91,12 +91,12 @@ impl ColdBenchmark {
     /// All rows. `progress` counts queries.
     ///
     /// # Errors
-    /// [`QueryError::Peer`]: another engine does not start or has ended. [`QueryError::Invalid`]: there is no such
-    /// query, nothing here is cold, or the answers have different numbers of rows. Others as the queries.
+    /// [`QueryError::Peer`]: another engine does not start or has ended. [`QueryError::UnknownQuery`] before
+    /// anything runs. [`QueryError::Invalid`]: nothing here is cold, or the answers have different numbers of rows. Others as the queries.
     pub fn rows(&self, progress: &dyn Progress) -> Result<Vec<Row>, QueryError> {
+        let queries = self.queries()?;
         let cold = FileCache::open(&self.files, Temperature::Cold)?;
         let warm = FileCache::open(&self.files, Temperature::Warm)?;
-        let queries = self.queries()?;
         let warm_queries = || queries.iter().filter(|(name, _)| FLOOR.contains(&name.as_str()));
         progress.total((queries.len() + warm_queries().count()) as u64);
         let mut ways = self.ways()?;
@@ -175,9 +175,7 @@ impl ColdBenchmark {
         if let Some(unknown) =
             self.queries.iter().find(|&wanted| !queries.iter().any(|(name, _)| name == wanted))
         {
-            return Err(QueryError::Invalid(format!(
-                "there is no query {unknown}; the queries are q01 to q22, and selective"
-            )));
+            return Err(QueryError::UnknownQuery { name: unknown.clone() });
         }
         queries.retain(|(name, _)| self.queries.is_empty() || self.queries.contains(name));
         Ok(queries)

@@ -523,3 +523,26 @@ fn bench_soak_for_a_second() {
     fails(&["bench", "soak", "--seconds", "0"], USAGE, &["1..=31536000"]);
     fails(&["bench", "soak", "--seconds", "18446744073709551615"], USAGE, &["1..=31536000"]);
 }
+
+/// Two queries, so that it takes seconds. The files lie beside the build, on a disk: a temporary directory may be in memory.
+#[test]
+fn bench_cold_measures_files() {
+    let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let files = files.path().to_str().unwrap();
+    let bench = ["bench", "cold", "--quick", "--json", "--files", files, "--query"];
+    let record = prints_json(&[&bench[..], &["q06", "--query", "selective"]].concat());
+    let row = |name: &str| {
+        let rows = record["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name}: {record}"))
+    };
+    for name in ["disk_bytes_per_s", "cold_geomean", "cold_query_min", "cold_bytes_ratio", "cold_over_floor"]
+    {
+        assert!(row(name)["value"].as_f64().unwrap() > 0.0, "{record}");
+    }
+    assert!(row("cold_selective")["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    assert!(row("cold_q06_bytes")["value"].as_f64().unwrap() > 0.0, "its pages were dropped: {record}");
+    // Without --peers.
+    assert_eq!(row("cold_q06_duckdb")["peer"], "DuckDB: not run, see --peers");
+    assert_eq!(row("cold_q06_duckdb").get("peer_value"), None);
+    fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01 to q22"]);
+}
