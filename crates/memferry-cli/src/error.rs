@@ -7,6 +7,10 @@ use std::io;
 pub(crate) const STATUS_USAGE: u8 = 2;
 /// Exit status of all other errors.
 pub(crate) const STATUS_FAILURE: u8 = 1;
+/// Exit status of `doctor` with warnings only.
+pub(crate) const STATUS_WARNINGS: u8 = 3;
+/// Exit status of `doctor` with an error.
+pub(crate) const STATUS_ERRORS: u8 = 4;
 
 /// A usage error.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ mod canvas;
 mod configure;
 mod demo;
 mod devices;
+mod doctor;
 mod emulate;
 mod error;
 mod options;
@@ -35,8 +36,8 @@ use memferry_query::load;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const AFTER_HELP: &str = "\
-Exit status: 0 on success, 1 on failure, 2 on a usage error. `emulate` exits with the status of its program; see
-its help.";
+Exit status: 0 on success, 1 on failure, 2 on a usage error. `doctor` exits with 3 or 4 if it
+finds a problem, `emulate` with the status of its program; see their help.";
 
 /// Moves data between memory tiers and prefetches columns for SQL queries.
 #[derive(Debug, Parser)]
@@ -50,6 +51,7 @@ struct Cli {
 enum Command {
     Topology(topology::Arguments),
     Configure(configure::Arguments),
+    Doctor(doctor::Arguments),
     Sql(sql::Arguments),
     Sim(sim::Arguments),
     Calibrate(calibrate::Arguments),
@@ -73,7 +75,7 @@ fn main() -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
     let outcome = run(&cli.command, &mut out);
     match finish(outcome, &mut out) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status),
         Err(error) if error::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // An error of standard error cannot be reported.
@@ -83,8 +85,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
+/// Runs a command. Returns the exit status.
+fn run(command: &Command, out: &mut dyn Write) -> Result<u8> {
     match command {
+        Command::Doctor(arguments) => return doctor::run(arguments, out),
         Command::Topology(arguments) => topology::run(arguments, out),
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
@@ -94,15 +98,16 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Report(arguments) => report::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
-    }
+    }?;
+    Ok(0)
 }
 
 /// Flushes the output, also after an error. The error of the command takes precedence over an error of the flush.
-fn finish(outcome: Result<()>, out: &mut dyn Write) -> Result<()> {
+fn finish(outcome: Result<u8>, out: &mut dyn Write) -> Result<u8> {
     let flushed = out.flush().map_err(anyhow::Error::from);
     // A bare I/O error comes from writing to `out`; all other I/O errors have a context.
     let is_bare = |error: &anyhow::Error| error.is::<io::Error>() && error.chain().len() == 1;
-    outcome.and(flushed).map_err(|error| match is_bare(&error) {
+    outcome.and_then(|status| flushed.map(|()| status)).map_err(|error| match is_bare(&error) {
         true => error.context("cannot write the output; check the target of standard output"),
         false => error,
     })

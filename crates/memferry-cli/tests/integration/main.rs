@@ -5,6 +5,7 @@ mod bench_qdp;
 mod calibrate;
 mod cli;
 mod configure;
+mod doctor;
 mod emulate;
 #[path = "../../../memferry-query/tests/integration/rates_support/mod.rs"]
 mod rates_support;
