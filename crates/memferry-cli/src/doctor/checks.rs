@@ -83,6 +83,7 @@ const CHECKS: &[Check] = &[
     queue::without_file,
     queue::without_permission,
     queue::in_use,
+    queue::failing,
     queue::on_another_node,
     queue::not_mappable,
     queue::without_instruction,

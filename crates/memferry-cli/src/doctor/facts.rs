@@ -1,18 +1,25 @@
 //! The facts about a machine and this process, read from files. [`checks`](super::checks) judges them.
 //!
 //! A file that does not exist or cannot be read makes a fact unknown (`None`), and an unknown fact is never a problem.
-//! Nothing is written: in containers sysfs is read-only, and a write to `cmd_status` fails there (intel/idxd-config 38).
+//! No file is written: in containers sysfs is read-only, and a write to `cmd_status` fails there (intel/idxd-config 38).
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use memferry::mover::{StorageBackend, StorageEngine, StorageOptions};
 use memferry::topology::Machine;
 use memferry_dsa::internals::instructions::CpuFeatures;
 use memferry_dsa::internals::system::{Files, Owner};
-use memferry_dsa::system::SystemState;
+use memferry_dsa::system::{Device, Queue, QueueFilter, QueueId, SystemState};
+use memferry_dsa::{Client, ClientOptions, DevicePortal, OpenOptions, Request};
 use serde::Serialize;
+
+/// Limit for a No-op. A busy queue takes microseconds.
+const NOOP_TIME: Duration = Duration::from_millis(200);
+/// The time after which no further queue is tried.
+const TRIALS_TIME: Duration = Duration::from_millis(300);
 
 /// PCI ids of a DSA, with vendor 8086. Source: Linux `drivers/dma/idxd/registers.h`.
 const DSA_IDS: [&str; 3] = ["0x0b25", "0x11fb", "0x1212"];
@@ -40,6 +47,8 @@ pub(crate) struct Facts {
     /// DSA functions on the PCI bus.
     pub(crate) pci: Vec<PciFunction>,
     pub(crate) dsa: SystemState,
+    /// No-ops that this process submitted to the usable queues of this machine.
+    pub(crate) trials: Vec<Trial>,
     /// `None` if it cannot be read; `unreadable` says why.
     pub(crate) machine: Option<Machine>,
     /// Memories that are devices instead of nodes (`/sys/bus/dax`).
@@ -66,6 +75,7 @@ pub(crate) struct Cpu {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Kernel {
+    pub(crate) release: Option<String>,
     /// The first two numbers of its release.
     pub(crate) version: Option<(u32, u32)>,
     /// Those of [`KERNEL_OPTIONS`] that are `y` or `m`; `None` if the configuration cannot be read.
@@ -84,6 +94,14 @@ pub(crate) struct Iommu {
 pub(crate) struct PciFunction {
     pub(crate) address: String,
     pub(crate) driver: Option<String>,
+}
+
+/// A No-op in a queue.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Trial {
+    pub(crate) queue: QueueId,
+    /// `None` if the device executed it.
+    pub(crate) error: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -142,6 +160,7 @@ impl Facts {
             },
             pci: tree.pci(),
             dsa,
+            trials: Vec::new(),
             machine,
             dax: tree.dax(),
             huge_pages: (tree.text("sys/kernel/mm/transparent_hugepage/enabled"))
@@ -167,8 +186,15 @@ impl Facts {
         }
     }
 
-    /// Adds what only this process can tell: whether io_uring works, and instructions that `memferry emulate` executes.
+    /// Adds what only trying tells: whether queues execute a No-op, whether io_uring works, and which instructions
+    /// `memferry emulate` executes.
     pub(crate) fn probe(mut self) -> Facts {
+        let start = Instant::now();
+        let usable = self.dsa.diagnose(&QueueFilter::default()).usable;
+        let in_time = usable.into_iter().take_while(|_| start.elapsed() < TRIALS_TIME);
+        self.trials = in_time
+            .map(|(device, queue)| Trial { queue: queue.id, error: run_noop(device, queue).err() })
+            .collect();
         let options = StorageOptions { threads_count: 1, ..StorageOptions::default() };
         self.io_uring.works =
             StorageEngine::new(options).ok().map(|engine| engine.backend() == StorageBackend::Auto);
@@ -198,14 +224,18 @@ impl Facts {
         self.has_flag("hypervisor") == Some(true)
     }
 
-    /// Whether there is a DSA: on the PCI bus, or with a driver.
-    pub(crate) fn has_dsa(&self) -> bool {
-        !self.pci.is_empty() || !self.dsa.devices.is_empty()
+    /// Whether there is a DSA: on the PCI bus, or with a driver. `None` if the devices cannot be read.
+    pub(crate) fn has_dsa(&self) -> Option<bool> {
+        match !self.pci.is_empty() || !self.dsa.devices.is_empty() {
+            true => Some(true),
+            false if self.unreadable.is_empty() => Some(false),
+            false => None,
+        }
     }
 
-    /// Whether this process has a capability, by its number.
+    /// Whether this process has a capability, by its number, or may have it: without `/proc` that is unknown.
     pub(crate) fn has_capability(&self, number: u32) -> bool {
-        self.dsa.process.capabilities >> number & 1 == 1
+        self.dsa.process.user.is_none() || self.dsa.process.capabilities >> number & 1 == 1
     }
 
     /// Whether the value of `intel_iommu`, or else the kernel's default, switches something on. `None` if unknown.
@@ -217,6 +247,22 @@ impl Facts {
             None => Some(self.has_option(option) == Some(true)),
         }
     }
+}
+
+/// Submits a No-op to a queue, and waits for its completion.
+fn run_noop(device: &Device, queue: &Queue) -> Result<(), String> {
+    let info = queue.info(device).map_err(|error| error.to_string())?;
+    let path = format!("/dev/dsa/{}", queue.id);
+    let options = OpenOptions { batch_probe_timeout: None, ..OpenOptions::default() };
+    let portal = DevicePortal::open(path.as_ref(), info, options).map_err(|error| error.to_string())?;
+    let options = ClientOptions { may_use_cpu: false, timeout: NOOP_TIME, ..ClientOptions::default() };
+    let client = Client::new(vec![portal], options);
+    let result = client.run_owned(Box::new(()), |()| Request::noop());
+    if result.as_ref().is_err_and(|error| error.buffers.is_none()) {
+        // Closing the file of a silent queue waits for the device. The report comes first.
+        std::mem::forget(client);
+    }
+    result.map(|_| ()).map_err(|error| error.to_string())
 }
 
 /// The files of a machine, with everything unreadable as absent.
@@ -267,13 +313,14 @@ impl Tree<'_> {
     }
 
     fn kernel(&self) -> Kernel {
-        let release = self.text("proc/sys/kernel/osrelease").unwrap_or_default();
-        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+        let release = self.text("proc/sys/kernel/osrelease").filter(|release| !release.is_empty());
+        let known = release.clone().unwrap_or_default();
+        let mut numbers = known.split(|c: char| !c.is_ascii_digit()).map(str::parse);
         let version = match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
             _ => None,
         };
-        let places = [format!("boot/config-{release}"), format!("lib/modules/{release}/config")];
+        let places = [format!("boot/config-{known}"), format!("lib/modules/{known}/config")];
         let config = places.iter().find_map(|path| self.text(path)).or_else(|| self.packed_config());
         let options = config.map(|config| {
             let is_set = |option: &&str| {
@@ -283,7 +330,7 @@ impl Tree<'_> {
             };
             KERNEL_OPTIONS.into_iter().filter(is_set).collect()
         });
-        Kernel { version, options }
+        Kernel { release, version, options }
     }
 
     /// The content of `/proc/config.gz`, if there is one and gzip is installed.

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use memferry_dsa::system::{Activity, QueueFilter};
+use memferry_dsa::system::{Activity, Config, QueueFilter, SystemState};
 use serde::Serialize;
 
 use self::checks::{Problem, Severity, problems};
@@ -24,7 +24,8 @@ use crate::output::{self, Align, Table, capitalised, count, printable, wrapped};
 use crate::source::Source;
 
 const AFTER_HELP: &str = "\
-Exit status: 0 without problems, 3 with warnings only, 4 with an error. Nothing is written.
+Exit status: 0 without problems, 3 with warnings only, 4 with an error. No file is written; usable queues
+get a No-op.
 
 Examples:
   memferry doctor                 this machine
@@ -92,7 +93,7 @@ impl Report<'_> {
     fn text(&self) -> String {
         let mut text = match &self.guide {
             Some(steps) => self::guide_text(steps),
-            None => summary(self.facts).to_string(),
+            None => summary(self.facts).to_string() + &configuration(&self.facts.dsa),
         };
         text.push('\n');
         for problem in &self.problems {
@@ -119,8 +120,8 @@ fn conclusion(facts: &Facts, problems: &[Problem]) -> String {
         number => format!("{} found.", count(number, "problem")),
     };
     match facts.has_dsa() {
-        true => found,
-        false => format!(
+        None | Some(true) => found,
+        Some(false) => format!(
             "{found} This machine has no DSA, so there is nothing to configure: memferry copies with CPU cores. `memferry \
              emulate` runs DSA programs here."
         ),
@@ -168,7 +169,7 @@ fn summary(facts: &Facts) -> Table {
         (facts.emulation.is_here, "emulated devices"),
     ];
     let places: Vec<&str> = places.into_iter().filter(|(is, _)| *is).map(|(_, name)| name).collect();
-    let kernel = format!("Linux {}", facts.dsa.kernel.clone().unwrap_or_else(unknown));
+    let kernel = format!("Linux {}", facts.kernel.release.clone().unwrap_or_else(unknown));
     row("kernel", [vec![kernel.as_str()], places].concat().join(", "));
     row("devices", devices(facts));
     row("queues", queues(facts));
@@ -183,10 +184,22 @@ fn summary(facts: &Facts) -> Table {
     table
 }
 
+/// Groups, engines and queues, if a queue is configured.
+fn configuration(state: &SystemState) -> String {
+    let config = Config::of(state);
+    match config.devices.is_empty() {
+        true => String::new(),
+        false => {
+            format!("\n{}{}", crate::devices::picture(&config, state), crate::devices::queues(&config, state))
+        }
+    }
+}
+
 fn devices(facts: &Facts) -> String {
     let devices = &facts.dsa.devices;
     if devices.is_empty() {
         return match facts.pci.len() {
+            0 if facts.has_dsa().is_none() => "unknown".to_owned(),
             0 => "no DSA".to_owned(),
             number => format!("{number} DSA on the PCI bus, without the driver"),
         };

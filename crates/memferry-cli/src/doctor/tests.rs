@@ -9,6 +9,7 @@ use memferry_dsa::internals::system::{Files, Owner};
 use memferry_dsa::system::{ApplyOptions, Config, DeviceId, Plan, Shape, SystemState};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 
+use super::facts::Trial;
 use super::*;
 
 const DEVICES: &str = "sys/bus/dsa/devices";
@@ -403,6 +404,21 @@ fn refused_io_uring_is_a_problem_of_the_filter() {
 }
 
 #[test]
+fn a_queue_that_executes_nothing_is_a_problem() {
+    let mut facts = facts(&HEALTHY);
+    let trial = |device: u32, error: Option<&str>| Trial {
+        queue: DeviceId(device).queue(0),
+        error: error.map(str::to_owned),
+    };
+    facts.trials = vec![trial(0, None), trial(2, None)];
+    assert_eq!(problems(&facts), []);
+    facts.trials[1] = trial(2, Some("no completion"));
+    let found = problems(&facts);
+    assert_eq!(names(&found), ["queue-fails"]);
+    assert_eq!(found[0].cause, "A No-op fails in wq2.0: no completion.");
+}
+
+#[test]
 fn healthy_machines_have_no_problem() {
     let root: Edit = |tree| become_user(tree, &[1, RAW_IO, 21], "");
     let dedicated: Edit = |tree| {
@@ -462,6 +478,17 @@ fn minimal() -> Recording {
     tree.insert("sys/devices/system/cpu/online", "0-3\n");
     tree.insert_owner("dev/fuse", EVERYBODY);
     tree
+}
+
+#[test]
+fn unreadable_devices_are_not_absent() {
+    let mut tree = with_devices(1);
+    tree.remove(PCI);
+    set(&mut tree, "dsa0/wq0.0/size", "many");
+    let facts = facts(&tree);
+    let report = Report { problems: problems(&facts), guide: None, facts: &facts };
+    assert_eq!(names(&report.problems), ["unreadable"]);
+    assert!(!report.text().contains("no DSA"), "{}", report.text());
 }
 
 #[test]

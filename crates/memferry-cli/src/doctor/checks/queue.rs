@@ -5,7 +5,7 @@ use memferry_dsa::{Opcode, OperationSet, QueueMode};
 
 use super::Problem;
 use super::device::{are, configure, first, joined, objects};
-use crate::doctor::facts::Facts;
+use crate::doctor::facts::{Facts, Trial};
 
 /// The queues with a diagnostic.
 fn queues(facts: &Facts, is_wanted: impl Fn(&Diagnostic) -> bool) -> Option<String> {
@@ -223,6 +223,20 @@ pub(super) fn in_use(facts: &Facts) -> Option<Problem> {
         )
         .command("fuser -v /dev/dsa/*")
         .source("Linux drivers/dma/idxd/cdev.c (EBUSY); intel/DTO 10"),
+    )
+}
+
+pub(super) fn failing(facts: &Facts) -> Option<Problem> {
+    let error = |trial: &Trial| Some((trial.queue.to_string(), trial.error.clone()?));
+    let (queues, error) = first(facts.trials.iter().filter_map(error).collect())?;
+    Some(
+        Problem::error(
+            "queue-fails",
+            format!("A No-op fails in {queues}: {error}."),
+            "See the kernel log for DMAR faults, and reset the device by loading the driver again.",
+        )
+        .command("dmesg | grep -e idxd -e DMAR")
+        .source("intel/dsa-perf-micros 2 and 3; ofiwg/libfabric 10187"),
     )
 }
 
