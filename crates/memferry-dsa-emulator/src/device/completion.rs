@@ -44,7 +44,10 @@ impl Device {
         let written = page.and_then(|()| {
             // First, since the program may end as soon as it sees the record.
             self.trace_completion(origin, completion, RecordFate::Written);
-            memory.publish(address, completion).map_err(|vanished| Fault::vanished(vanished, true))
+            memory.publish(address, completion).map_err(|vanished| {
+                count(&self.interface.counters.page_faults, 1);
+                Fault::vanished(vanished, true)
+            })
         });
         let counters = &self.interface.counters;
         match written {

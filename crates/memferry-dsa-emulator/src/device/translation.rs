@@ -127,7 +127,8 @@ impl FaultInjector {
         counters: &Counters,
     ) -> Result<(), Fault> {
         let is_injected = self.injects_page_errors && self.injects_fault(page, access)?;
-        translate(memory, page, access, is_injected, block_on_fault, counters)
+        let is_present = !is_injected && memory.is_present(page, access);
+        translate(memory, page, access, is_present, block_on_fault, counters)
     }
 
     /// Translates a page of a batch's list, or a readback address. It requests an absent page from the operating
@@ -139,7 +140,8 @@ impl FaultInjector {
         counters: &Counters,
     ) -> Result<(), Fault> {
         let is_injected = self.injects_page_errors && self.injects_fault(page, Access::Read)?;
-        translate(memory, page, Access::Read, is_injected, !is_injected, counters)
+        let is_present = !is_injected && memory.is_present(page, Access::Read);
+        translate(memory, page, Access::Read, is_present, !is_injected, counters)
     }
 
     /// Translates the page of a completion record. It requests an absent page from the operating system, unless it
@@ -152,7 +154,8 @@ impl FaultInjector {
         counters: &Counters,
     ) -> Result<(), Fault> {
         let is_injected = self.random.chance(self.fault_plan.lost_records_per_mille);
-        translate(memory, page, Access::Write, is_injected, !is_injected, counters)
+        let is_present = !is_injected && memory.is_record_page_present(page);
+        translate(memory, page, Access::Write, is_present, !is_injected, counters)
     }
 
     /// Whether to inject a page fault into this access; the access after an injected fault never faults.
@@ -184,17 +187,17 @@ impl FaultInjector {
     }
 }
 
-/// Translates a page, which counts as absent if it `is_injected`; an absent page is requested if `may_ask`.
+/// Translates a page; an absent page is requested if `may_ask`.
 #[inline]
 fn translate(
     memory: &impl Memory,
     page: Address,
     access: Access,
-    is_injected: bool,
+    is_present: bool,
     may_ask: bool,
     counters: &Counters,
 ) -> Result<(), Fault> {
-    if !is_injected && memory.is_present(page, access) {
+    if is_present {
         return Ok(());
     }
     if may_ask && memory.request_page(page, access) {

@@ -53,6 +53,12 @@ pub trait Memory {
     /// Whether the device can access the page now.
     fn is_present(&self, page: Address, access: Access) -> bool;
 
+    /// Whether the device can write a completion record to the page now. May repeat the answer of an earlier call, as if
+    /// the device had cached the translation.
+    fn is_record_page_present(&self, page: Address) -> bool {
+        self.is_present(page, Access::Write)
+    }
+
     /// Requests an absent page from the operating system; returns whether the device can access it afterwards.
     fn request_page(&self, page: Address, access: Access) -> bool;
 

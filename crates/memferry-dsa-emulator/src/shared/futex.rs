@@ -77,10 +77,7 @@ pub(super) fn wake_for_entry(word: &AtomicU32) {
 
 /// The CPU on which the calling thread runs; it may run on another one at any time. Async-signal-safe.
 pub(super) fn current_cpu() -> u32 {
-    let mut cpu = 0u32;
-    // SAFETY: getcpu(2) writes a number to `cpu`; the other pointers may be null.
-    unsafe {
-        libc::syscall(libc::SYS_getcpu, &raw mut cpu, ptr::null_mut::<u32>(), ptr::null_mut::<u8>());
-    }
-    cpu
+    // SAFETY: it has no preconditions. The C library reads a word that the kernel keeps up to date, mostly without a
+    // system call, which takes 1.5 us after a pause.
+    u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
