@@ -225,6 +225,32 @@ fn a_record_is_written_by_the_callers_stores_or_by_system_calls() {
     assert_eq!(pages.bytes(32..64), completion.to_bytes());
 }
 
+/// The page of the last record needs no look at the page map, until a store to it fails. Data is translated each time.
+#[test]
+fn the_page_of_the_last_record_is_known() {
+    /// Fails at the second record of a page.
+    unsafe fn store(record: Address, _: &[u8; 32]) -> bool {
+        record.0.is_multiple_of(PAGE as u64)
+    }
+    let _alone = alone();
+    let pages = Pages::writable(2);
+    // SAFETY: the records below are in the pages, which this test alone uses.
+    let Ok(memory) = (unsafe { CheckedMemory::open() }) else {
+        return skip(Needs::Kernel("process_vm_readv"), "no checked memory here");
+    };
+    let memory = memory.with_record_store(store);
+    let known = || [0, PAGE].map(|page| memory.is_record_page_present(pages.at(page)));
+    // The stores touch nothing, so that no page is ever present by itself.
+    for (record, expected) in [(0, [true, false]), (PAGE, [false, true]), (0, [true, false])] {
+        memory.publish(pages.at(record), &Completion::new(Status::Success)).unwrap();
+        assert_eq!(known(), expected, "after a record at {record}");
+    }
+    assert!(!memory.is_present(pages.at(0), Access::Write), "data is translated");
+    pages.protect(0, libc::PROT_READ);
+    memory.publish(pages.at(32), &Completion::new(Status::Success)).unwrap_err();
+    assert_eq!(known(), [false, false], "after a failed store");
+}
+
 /// A record that cannot be written is lost, and the error register reports it.
 #[test]
 fn a_record_that_cannot_be_written() {
@@ -239,6 +265,7 @@ fn a_record_that_cannot_be_written() {
         let status = device.device.take_error().map(|error| error.status);
         assert_eq!(status, is_lost.then_some(Status::CompletionFault), "{address:?}");
     }
+    assert_eq!(device.device.counters().page_faults, 2, "the protected page and the unmapped one");
     assert_eq!(pages.bytes(0..1), [1]);
 }
 
