@@ -71,7 +71,11 @@ impl CheckedMemory {
     /// demands.
     pub unsafe fn open() -> io::Result<CheckedMemory> {
         let page_map = Arc::new(File::open("/proc/self/pagemap")?);
-        let memory = CheckedMemory { page_map: PageMap::new(page_map), record_store: None, record_page: Cell::new(None) };
+        let memory = CheckedMemory {
+            page_map: PageMap::new(page_map),
+            record_store: None,
+            record_page: Cell::new(None),
+        };
         let mut probe = Box::new([1u8; 2 * PAGE]);
         let page = Address::from(probe.as_mut_ptr()).offset(PAGE_BYTES - 1).page();
         if !memory.is_present(page, Access::Write) {
