@@ -1,6 +1,10 @@
 //! A row group: a run of rows with separate buffers per column.
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
+use std::ops::RangeInclusive;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::{cast, max, min};
+use arrow::datatypes::{DataType, Int64Type};
 
 /// A run of rows that is kept, copied and read together.
 ///
@@ -14,13 +18,15 @@ pub struct RowGroup {
     facts: Vec<ColumnFacts>,
 }
 
-/// Input of DataFusion's statistics, for one column of one group.
-#[derive(Copy, Clone, Debug)]
+/// Statistics of one column of one group.
+#[derive(Clone, Debug)]
 pub(super) struct ColumnFacts {
     /// Number of nulls, including nulls in a dictionary's values.
     pub(super) null_count: usize,
     /// Size of the column according to Arrow. A slice has the same size, since it keeps the whole buffers.
     pub(super) memory_bytes: usize,
+    /// Smallest and largest value of a column of integers up to `i64`, without nulls.
+    pub(super) integers: Option<RangeInclusive<i64>>,
 }
 
 impl RowGroup {
@@ -28,6 +34,7 @@ impl RowGroup {
         let facts = batch.columns().iter().map(|column| ColumnFacts {
             null_count: column.logical_null_count(),
             memory_bytes: column.get_array_memory_size(),
+            integers: integers(column),
         });
         RowGroup { facts: facts.collect(), batch, size_bytes }
     }
@@ -70,7 +77,18 @@ impl RowGroup {
         self.rows().div_ceil(batch_size)
     }
 
-    pub(super) fn facts(&self, column: usize) -> ColumnFacts {
-        self.facts[column]
+    pub(super) fn facts(&self, column: usize) -> &ColumnFacts {
+        &self.facts[column]
     }
+}
+
+/// Smallest and largest value of a column of integers up to `i64`; `None` for other types, and with nulls.
+fn integers(column: &ArrayRef) -> Option<RangeInclusive<i64>> {
+    let is_supported = column.data_type().is_integer() && column.data_type() != &DataType::UInt64;
+    if !is_supported || column.null_count() > 0 {
+        return None;
+    }
+    let column = cast(column, &DataType::Int64).expect("each other integer has 64 bits or less");
+    let values = column.as_primitive::<Int64Type>();
+    Some(min(values)?..=max(values)?)
 }

@@ -1,5 +1,7 @@
 //! A table at home: partitions of row groups, and their statistics.
 
+use std::ops::RangeInclusive;
+
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::stats::Precision;
@@ -102,6 +104,15 @@ impl TableData {
             total_byte_size: Precision::Exact(groups.iter().map(|group| bytes(group)).sum()),
             column_statistics: column_statistics.collect(),
         }
+    }
+
+    /// Smallest and largest value of a column of integers up to `i64`; `None` for other types, and with nulls.
+    pub(crate) fn integers(&self, column: usize) -> Option<RangeInclusive<i64>> {
+        let join = |a: RangeInclusive<i64>, b: RangeInclusive<i64>| {
+            *a.start().min(b.start())..=*a.end().max(b.end())
+        };
+        let ranges = self.groups().map(|group| group.facts(column).integers.clone());
+        ranges.reduce(|a, b| Some(join(a?, b?))).flatten()
     }
 
     fn groups(&self) -> impl Iterator<Item = &RowGroup> {

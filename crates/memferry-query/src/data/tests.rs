@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, DictionaryArray, Int8Array, RecordBatch, StringArray};
+use arrow::array::{
+    Array, ArrayRef, DictionaryArray, Int8Array, Int64Array, RecordBatch, StringArray, UInt64Array,
+};
 use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::DataType;
 use memferry::topology::Machine;
 
-use super::{Layout, PartitionWriter, RowGroup, TableError};
+use super::{Layout, PartitionWriter, RowGroup, TableData, TableError};
 
 fn groups_of(batches: &[RecordBatch], offset_max: usize) -> Result<Vec<RowGroup>, TableError> {
     let machine = Arc::new(Machine::discover().unwrap());
@@ -60,4 +62,24 @@ fn dictionaries_that_fill_their_keys_make_smaller_groups() {
     };
     assert_eq!((word(0, 101), word(1, 511)), ("a1".to_owned(), "b11".to_owned()));
     assert_eq!(groups[0].column(0).null_count(), 0);
+}
+
+#[test]
+fn integers_of_a_table_span_its_groups() {
+    let value = |row: i64| row * 7919 % 5000 - 100;
+    let integers: ArrayRef = Arc::new(Int64Array::from_iter_values((0..5000).map(value)));
+    let nulls: ArrayRef = Arc::new(Int64Array::from_iter((0..5000).map(|row| (row != 4999).then_some(row))));
+    let unsigned: ArrayRef = Arc::new(UInt64Array::from_iter_values(0..5000));
+    let days = cast(&cast(&integers, &DataType::Int32).unwrap(), &DataType::Date32).unwrap();
+    let narrow = cast(&integers, &DataType::Int16).unwrap();
+    let columns = [integers, narrow, nulls, unsigned, days];
+    let names = ["integers", "narrow", "nulls", "unsigned", "days"];
+    let batch = RecordBatch::try_from_iter(names.into_iter().zip(columns)).unwrap();
+    let groups = groups_of(std::slice::from_ref(&batch), i32::MAX as usize).unwrap();
+    assert_eq!(rows_of(&groups), [4096, 904]);
+    let home = Machine::discover().unwrap().nodes()[0].id;
+    let table = TableData::new(batch.schema(), vec![groups[..1].to_vec(), groups[1..].to_vec()], home);
+    let found: Vec<_> = (0..5).map(|column| table.integers(column)).collect();
+    assert_eq!(found, [Some(-100..=4899), Some(-100..=4899), None, None, None]);
+    assert_eq!(TableData::new(batch.schema(), vec![vec![]], home).integers(0), None);
 }

@@ -10,16 +10,20 @@
 //! - *fallible* ones (anything that may raise an error: division, casts, functions) run last, in the order in which they
 //!   were written, and only on rows that passed everything before;
 //! - *dynamic* ones come from joins and TopK, change while the query runs, and may be left out at any time: they are
-//!   when they reject too little to pay.
+//!   when they reject too little to pay. A dynamic conjunct may also be replaced by a weaker one that costs less, and over a
+//!   column with few different integers it is evaluated once for each integer instead of once for each row.
 //!
 //! Source: J. M. Hellerstein, M. Stonebraker, Predicate Migration, SIGMOD 1993 (the rank).
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, BooleanBufferBuilder, Int64Array, RecordBatch, RecordBatchOptions,
+};
 use arrow::buffer::{BooleanBuffer, MutableBuffer};
-use arrow::compute::{FilterBuilder, FilterPredicate};
+use arrow::compute::{FilterBuilder, FilterPredicate, cast, take};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::util::bit_util;
 use datafusion::common::ScalarValue;
@@ -28,8 +32,8 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{ColumnarValue, Operator};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, Column, DynamicFilterPhysicalExpr, DynamicFilterTracking, InListExpr, IsNotNullExpr,
-    IsNullExpr, LikeExpr, Literal, NotExpr,
+    BinaryExpr, CaseExpr, Column, DynamicFilterPhysicalExpr, DynamicFilterTracking, InListExpr,
+    IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
 };
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
@@ -43,6 +47,14 @@ const DYNAMIC_PAUSE_CHUNKS_MIN: u32 = 4;
 const DYNAMIC_PAUSE_CHUNKS_MAX: u32 = 32;
 /// Rows on which a dynamic conjunct is tried, whenever it has changed or its pause is over.
 const DYNAMIC_TRIAL_ROWS: usize = 1024;
+/// Branches of a join's filter that are worth a weaker filter: each row then costs a lookup in each of them.
+const DYNAMIC_BRANCHES_MAX: usize = 4;
+/// A dynamic conjunct is evaluated by value if the partition has at least this many rows for each value of the column ...
+const ROWS_PER_VALUE_MIN: usize = 4;
+/// ... and it costs more than this for a row, in nanoseconds: about the cost of a lookup in the results.
+const VALUE_LOOKUP_NS: f64 = 4.0;
+/// Values that are evaluated at once.
+const VALUES_BATCH: usize = 8192;
 /// Weight of the newest chunk in the running averages.
 const LEARN: f64 = 0.25;
 /// Initial cost of gathering one value of one column, in nanoseconds, until it is measured.
@@ -106,6 +118,16 @@ pub(crate) struct FilterOptions {
     pub sparse: bool,
 }
 
+/// The rows of one partition, as far as a [`RowFilter`] must know them.
+pub(crate) struct FilterInput<'a> {
+    /// The table's schema.
+    pub(crate) schema: &'a SchemaRef,
+    /// Number of rows.
+    pub(crate) rows: usize,
+    /// Smallest and largest value of a column of integers without nulls; `None` for other columns.
+    pub(crate) values: &'a dyn Fn(usize) -> Option<RangeInclusive<i64>>,
+}
+
 /// Evaluates the conjuncts of a scan over chunks of one partition.
 #[derive(Debug)]
 pub(crate) struct RowFilter {
@@ -115,14 +137,14 @@ pub(crate) struct RowFilter {
 }
 
 impl RowFilter {
-    /// `predicates`: conjuncts over `table`'s schema.
+    /// `predicates`: conjuncts over the schema of `input`.
     pub(crate) fn try_new(
         predicates: &[Arc<dyn PhysicalExpr>],
-        table: &SchemaRef,
+        input: &FilterInput<'_>,
         options: FilterOptions,
     ) -> Result<Self> {
         let conjuncts =
-            predicates.iter().map(|expr| Conjunct::try_new(expr, table)).collect::<Result<Vec<_>>>()?;
+            predicates.iter().map(|expr| Conjunct::try_new(expr, input)).collect::<Result<Vec<_>>>()?;
         let mut order: Vec<usize> = (0..conjuncts.len()).collect();
         // Plain ones first, then those that may fail, each in the order written (the sort is stable).
         order.sort_by_key(|&i| conjuncts[i].kind == Kind::Fallible);
@@ -187,14 +209,18 @@ struct Conjunct {
     tried: bool,
     paused_chunks: u32,
     next_pause_chunks: u32,
+    /// Number of values from 0 on that its only column may have, if they are few; for a dynamic conjunct.
+    values_count: Option<usize>,
+    /// The results of the snapshot for these values, in their order.
+    results: Option<BooleanArray>,
 }
 
 impl Conjunct {
-    fn try_new(expr: &Arc<dyn PhysicalExpr>, table: &SchemaRef) -> Result<Self> {
+    fn try_new(expr: &Arc<dyn PhysicalExpr>, input: &FilterInput<'_>) -> Result<Self> {
         let mut columns: Vec<usize> = collect_columns(expr).iter().map(Column::index).collect();
         columns.sort_unstable();
         columns.dedup();
-        let fields: Vec<_> = columns.iter().map(|&i| Arc::clone(&table.fields()[i])).collect();
+        let fields: Vec<_> = columns.iter().map(|&i| Arc::clone(&input.schema.fields()[i])).collect();
         let schema = Arc::new(Schema::new(fields));
         let dynamic = is_dynamic(expr);
         let kind = match (dynamic, is_plain(expr)?) {
@@ -206,6 +232,14 @@ impl Conjunct {
         let live = dynamic.then(|| (Arc::clone(&expr), 0));
         let eval_ns = schema.fields().iter().map(|f| compare_ns_guess(f.data_type())).sum::<f64>();
         let gather_ns = GATHER_NS_GUESS * columns.len() as f64;
+        let values_count = match columns[..] {
+            [column] if dynamic => (input.values)(column)
+                .filter(|values| *values.start() >= 0)
+                .and_then(|values| usize::try_from(*values.end()).ok())
+                .filter(|&max| max < input.rows / ROWS_PER_VALUE_MIN)
+                .map(|max| max + 1),
+            _ => None,
+        };
         Ok(Self {
             kind,
             expr,
@@ -218,6 +252,8 @@ impl Conjunct {
             tried: false,
             paused_chunks: 0,
             next_pause_chunks: DYNAMIC_PAUSE_CHUNKS_MIN,
+            values_count,
+            results: None,
         })
     }
 
@@ -235,13 +271,13 @@ impl Conjunct {
         let generation = snapshot_generation(live);
         if generation != *seen {
             *seen = generation;
-            self.expr = snapshot_physical_expr(Arc::clone(live))?;
+            self.expr = weaken(snapshot_physical_expr(Arc::clone(live))?);
+            self.results = None;
             self.tried = false;
             self.paused_chunks = 0;
             self.next_pause_chunks = DYNAMIC_PAUSE_CHUNKS_MIN;
         }
-        if self.expr.downcast_ref::<Literal>().is_some_and(|l| l.value() == &ScalarValue::Boolean(Some(true)))
-        {
+        if is_literal(&self.expr, true) {
             return Ok(false); // nothing known yet
         }
         if self.paused_chunks > 0 {
@@ -252,11 +288,19 @@ impl Conjunct {
             self.tried = true;
             let trial = rows.min(DYNAMIC_TRIAL_ROWS);
             let from = (rows - trial) / 2;
+            let columns: Vec<_> = self.columns.iter().map(|&i| column(i).slice(from, trial)).collect();
+            let passed = self.evaluate(trial, columns.clone())?.count();
+            // Timed once its code and tables are in the CPU's cache, as they are for most chunks.
             let started = Instant::now();
-            let columns = self.columns.iter().map(|&i| column(i).slice(from, trial)).collect();
-            let passed = self.evaluate(trial, columns)?.count();
+            self.evaluate(trial, columns)?;
             self.eval_ns = started.elapsed().as_nanos() as f64 / trial as f64;
             self.pass = passed as f64 / trial as f64;
+            if self.results.is_none() && self.eval_ns <= VALUE_LOOKUP_NS {
+                self.values_count = None;
+            }
+            if self.values_count.is_some() {
+                self.eval_ns = VALUE_LOOKUP_NS;
+            }
         }
         if self.rank() > DYNAMIC_NS_PER_REJECTED_MAX {
             self.tried = false;
@@ -264,7 +308,29 @@ impl Conjunct {
             self.next_pause_chunks = (2 * self.next_pause_chunks).min(DYNAMIC_PAUSE_CHUNKS_MAX);
             return Ok(false);
         }
+        if self.results.is_none()
+            && let Some(count) = self.values_count
+        {
+            self.results = Some(self.evaluate_values(count)?);
+        }
         Ok(true)
+    }
+
+    /// The results for the values from 0 to `count - 1`.
+    fn evaluate_values(&self, count: usize) -> Result<BooleanArray> {
+        let mut passed = BooleanBufferBuilder::new(count);
+        for first in (0..count).step_by(VALUES_BATCH) {
+            let rows = VALUES_BATCH.min(count - first);
+            let values: ArrayRef =
+                Arc::new(Int64Array::from_iter_values(first as i64..(first + rows) as i64));
+            let column = cast(&values, self.schema.field(0).data_type())?;
+            match self.evaluate(rows, vec![column])? {
+                Selection::All { rows } => passed.append_n(rows, true),
+                Selection::Some { mask, .. } => passed.append_buffer(&mask),
+                Selection::None => passed.append_n(rows, false),
+            }
+        }
+        Ok(BooleanArray::new(passed.finish(), None))
     }
 
     fn prefers_gather(&self, rows: usize, left: usize, allowed: bool) -> bool {
@@ -305,6 +371,10 @@ impl Conjunct {
     }
 
     fn evaluate(&self, rows: usize, columns: Vec<ArrayRef>) -> Result<Selection> {
+        if let (Some(results), [column]) = (&self.results, &columns[..]) {
+            let passed = take(results, &cast(column, &DataType::Int64)?, None)?;
+            return Ok(Selection::of(true_bits(passed.as_boolean())));
+        }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
         match self.expr.evaluate(&batch)? {
@@ -330,6 +400,33 @@ impl Conjunct {
 /// Whether a join or TopK may change it while the query runs.
 pub(super) fn is_dynamic(expr: &Arc<dyn PhysicalExpr>) -> bool {
     DynamicFilterTracking::classify(expr).contains_dynamic_filter()
+}
+
+/// A filter that passes the rows of the dynamic filter `expr`, perhaps some others, and costs less.
+///
+/// A partitioned join's filter is `CASE hash_of_repartition % n WHEN 0 THEN f0 WHEN 1 THEN f1 ... ELSE false END`. Whatever
+/// the hash is, a row that passes it passes one of the branches: `f0 OR f1` saves the hash and the split of the rows.
+fn weaken(expr: Arc<dyn PhysicalExpr>) -> Arc<dyn PhysicalExpr> {
+    if let Some(binary) = expr.downcast_ref::<BinaryExpr>()
+        && matches!(binary.op(), Operator::And | Operator::Or)
+    {
+        let [left, right] = [binary.left(), binary.right()].map(|side| weaken(Arc::clone(side)));
+        return Arc::new(BinaryExpr::new(left, *binary.op(), right));
+    }
+    let Some(case) = expr.downcast_ref::<CaseExpr>() else { return expr };
+    let ends_false = case.else_expr().is_none_or(|end| is_literal(end, false));
+    let branches = case.when_then_expr();
+    if !ends_false || branches.len() > DYNAMIC_BRANCHES_MAX {
+        return expr;
+    }
+    let branches = branches.iter().map(|(_, then)| Arc::clone(then));
+    let or = |a, b| Arc::new(BinaryExpr::new(a, Operator::Or, b)) as Arc<dyn PhysicalExpr>;
+    branches.reduce(or).unwrap_or(expr)
+}
+
+fn is_literal(expr: &Arc<dyn PhysicalExpr>, value: bool) -> bool {
+    expr.downcast_ref::<Literal>()
+        .is_some_and(|literal| literal.value() == &ScalarValue::Boolean(Some(value)))
 }
 
 fn blend(average: &mut f64, newest: f64) {
@@ -420,6 +517,11 @@ mod tests {
         (schema, vec![Arc::new(a), Arc::new(b), Arc::new(c)])
     }
 
+    fn filter_of(exprs: &[Arc<dyn PhysicalExpr>], schema: &SchemaRef, options: FilterOptions) -> RowFilter {
+        let values = |column: usize| (column == 0).then_some(0..=4095);
+        RowFilter::try_new(exprs, &FilterInput { schema, rows: 1 << 20, values: &values }, options).unwrap()
+    }
+
     fn compare(schema: &SchemaRef, name: &str, op: Operator, value: i64) -> Arc<dyn PhysicalExpr> {
         binary(col(name, schema).unwrap(), op, lit(value), schema).unwrap()
     }
@@ -454,7 +556,7 @@ mod tests {
             ];
             let expected = oracle(&schema, &columns, &exprs);
             for options in EVERY {
-                let mut filter = RowFilter::try_new(&exprs, &schema, options).unwrap();
+                let mut filter = filter_of(&exprs, &schema, options);
                 for _chunk in 0..8 {
                     let selection = filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
                     assert_eq!(rows_of(&selection), expected, "{bounds:?} {options:?}");
@@ -473,7 +575,7 @@ mod tests {
         let guard = compare(&schema, "zero_in_odd_rows", Operator::NotEq, 0);
         for options in EVERY {
             let exprs = [Arc::clone(&fallible), Arc::clone(&guard)];
-            let mut filter = RowFilter::try_new(&exprs, &schema, options).unwrap();
+            let mut filter = filter_of(&exprs, &schema, options);
             let selection = filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
             assert_eq!(rows_of(&selection), (0..4096).step_by(2).collect::<Vec<_>>(), "{options:?}");
         }
@@ -483,11 +585,86 @@ mod tests {
     fn the_selective_and_cheap_conjunct_moves_to_the_front() {
         let (schema, columns) = table();
         let exprs = [compare(&schema, "a", Operator::GtEq, 0), compare(&schema, "b", Operator::Lt, 10)];
-        let mut filter = RowFilter::try_new(&exprs, &schema, EVERY[3]).unwrap();
+        let mut filter = filter_of(&exprs, &schema, EVERY[3]);
         for _chunk in 0..16 {
             filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
         }
         assert_eq!(filter.order, [1, 0]);
+    }
+
+    #[test]
+    fn results_by_value_select_the_rows_of_plain_evaluation() {
+        for data_type in [DataType::Int64, DataType::Int16, DataType::UInt32] {
+            let schema = Arc::new(Schema::new(vec![Field::new("a", data_type.clone(), true)]));
+            let values = Int64Array::from_iter_values((0..20_000).map(|i| i * 7919 % 10_000));
+            let column = cast(&values, &data_type).unwrap();
+            let value = |value: i64| lit(ScalarValue::Int64(Some(value)).cast_to(&data_type).unwrap());
+            let a = || col("a", &schema).unwrap();
+            let below = |bound| binary(a(), Operator::Lt, value(bound), &schema).unwrap();
+            let list = (0..500).map(|i| value(i * 17 % 9_999)).collect();
+            let is_listed = Arc::new(InListExpr::try_new(a(), list, false, &schema).unwrap());
+            let is_null: Arc<dyn PhysicalExpr> = Arc::new(IsNullExpr::new(a()));
+            for now in [below(0), below(1), below(5000), below(9_999), below(10_000), is_listed, is_null] {
+                let dynamic = Arc::new(DynamicFilterPhysicalExpr::new(vec![a()], lit(true)));
+                dynamic.update(now).unwrap();
+                let mut filter = filter_of(&[dynamic], &schema, EVERY[3]);
+                let conjunct = &mut filter.conjuncts[0];
+                conjunct.pays(1, &|_| column.slice(0, 1)).unwrap();
+                conjunct.results = None;
+                let expected = rows_of(&conjunct.evaluate(column.len(), vec![Arc::clone(&column)]).unwrap());
+                conjunct.results = Some(conjunct.evaluate_values(10_000).unwrap());
+                let by_value = conjunct.evaluate(column.len(), vec![Arc::clone(&column)]).unwrap();
+                assert_eq!(rows_of(&by_value), expected, "{data_type} {}", conjunct.expr);
+            }
+        }
+    }
+
+    #[test]
+    fn only_columns_with_few_integers_are_evaluated_by_value() {
+        let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, false)]));
+        let a = col("a", &schema).unwrap();
+        let dynamic: Arc<dyn PhysicalExpr> = Arc::new(DynamicFilterPhysicalExpr::new(vec![a], lit(true)));
+        let count = |rows, integers: Option<RangeInclusive<i64>>| {
+            let input = FilterInput { schema: &schema, rows, values: &|_| integers.clone() };
+            Conjunct::try_new(&dynamic, &input).unwrap().values_count
+        };
+        assert_eq!(count(4000, Some(7..=999)), Some(1000));
+        assert_eq!(count(4000, Some(7..=1000)), None);
+        assert_eq!(count(4000, Some(-1..=5)), None);
+        assert_eq!(count(4000, Some(0..=i64::MAX)), None);
+        assert_eq!(count(4000, None), None);
+        assert_eq!(count(0, Some(0..=0)), None);
+    }
+
+    #[test]
+    fn a_weaker_filter_passes_what_the_filter_passes() {
+        let (schema, columns) = table();
+        let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+        let passed = |expr: &Arc<dyn PhysicalExpr>| {
+            let result = expr.evaluate(&batch).unwrap().into_array(batch.num_rows()).unwrap();
+            true_bits(result.as_boolean())
+        };
+        let branches = |count: i64| {
+            let branch = |i| (lit(i), compare(&schema, "b", Operator::Lt, 500 * (i + 1)));
+            (0..count).map(branch).collect::<Vec<_>>()
+        };
+        let case = |count, end| -> Arc<dyn PhysicalExpr> {
+            let parity = Some(col("zero_in_odd_rows", &schema).unwrap());
+            Arc::new(CaseExpr::try_new(parity, branches(count), end).unwrap())
+        };
+        let narrow = compare(&schema, "a", Operator::Gt, 2000);
+        for end in [None, Some(lit(false))] {
+            let exact = case(2, end);
+            let weak = weaken(Arc::clone(&exact));
+            assert!(weak.downcast_ref::<CaseExpr>().is_none(), "{weak}");
+            assert_eq!(&passed(&exact) & &passed(&weak), passed(&exact));
+            let exact = binary(Arc::clone(&narrow), Operator::And, exact, &schema).unwrap();
+            assert_eq!(&passed(&exact) & &passed(&weaken(Arc::clone(&exact))), passed(&exact));
+        }
+        // Rows of no branch pass these, and many branches cost more than the hash.
+        for kept in [case(2, Some(lit(true))), case(DYNAMIC_BRANCHES_MAX as i64 + 1, None)] {
+            assert!(weaken(kept).downcast_ref::<CaseExpr>().is_some());
+        }
     }
 
     #[test]

@@ -33,9 +33,9 @@ use tokio::task::coop::consume_budget;
 
 use super::TieredScanExec;
 use super::admission::{Admission, Near};
-use super::filter::{FilterOptions, RowFilter, Selection, predicate_of};
+use super::filter::{FilterInput, FilterOptions, RowFilter, Selection, predicate_of};
 use super::report::ScanMetrics;
-use crate::data::ROW_GROUP_ROWS;
+use crate::data::{ROW_GROUP_ROWS, RowGroup};
 use crate::near::{NearColumn, deadline};
 use crate::table::TieredColumns;
 
@@ -161,9 +161,14 @@ impl PartitionScan {
             predicate => predicate.iter().cloned().collect(),
         };
         conjuncts.extend(scan.dynamic.iter().cloned());
+        let data = &scan.columns.data;
         let filter = RowFilter::try_new(
             &conjuncts,
-            scan.columns.data.schema(),
+            &FilterInput {
+                schema: data.schema(),
+                rows: data.partitions()[partition].iter().map(RowGroup::rows).sum(),
+                values: &|column| data.integers(column),
+            },
             FilterOptions { reorder: options.reorder_filters, sparse: options.sparse_filters },
         )?;
         let schema = scan.schema();

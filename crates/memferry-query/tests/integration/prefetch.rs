@@ -40,6 +40,7 @@ const QUERIES: &[&str] = &[
     "select s, count(*), sum(b) from t where u in ('u1', 'u7', 'u42') group by s order by s, 2, 3",
     "select sum(b) from t where a between 200 and 300 and a % 7 = 3",
     "select t.b, other.a from t join t other on t.b = other.b where t.a = 7 and other.a < 9 order by 1, 2",
+    "select count(*), sum(t.b) from t join (select a from t where b = 90 group by a) x on t.a = x.a",
     "select b, s from t where a < 900 order by b desc nulls last, s desc nulls last limit 7",
     "select count(*) from (select a from t limit 5 offset 10)",
     "select count(*) from (select b from t where a < (select avg(a) from t) limit 3)",
