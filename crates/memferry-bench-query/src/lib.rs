@@ -19,7 +19,7 @@ mod tpch_tables;
 
 pub use answers::{Difference, answers_equal};
 pub use benchmark::{Answers, QueryBenchmark};
-pub use cold::ColdBenchmark;
+pub use cold::{ColdBenchmark, Comparison, RunSummary, Temperature};
 pub use dsa::{Dsa, QueryTiers};
 pub use paper_table::{paper_query, paper_table};
 pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};

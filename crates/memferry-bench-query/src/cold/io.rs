@@ -11,7 +11,7 @@ use crate::QueryError;
 
 /// The state of the files before each run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Temperature {
+pub enum Temperature {
     /// No page of them is in the kernel's page cache.
     Cold,
     /// All pages are.

@@ -11,17 +11,21 @@ mod way;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
 use memferry_bench::harness::{Pairs, Provenance, Row, geomean_ratio, median};
+use memferry_query::files::FileReport;
 use memferry_query::load::Progress;
 use memferry_query::{SessionOptions, Tiers, files, session};
 use tokio::runtime::Runtime;
 
-use self::io::{FileCache, Temperature};
-use self::peers::{ENGINES, Peer, Run};
+use self::io::FileCache;
+use self::peers::{ENGINES, Peer, Run, RunAnswer};
 use self::way::{Session, Way, register_plain};
-use crate::{QueryError, tpch, tpch_file, tpch_table_names};
+use crate::{QueryError, answers_equal, tpch, tpch_file, tpch_table_names};
+
+pub use self::io::Temperature;
 
 /// The benchmark of queries over cold files.
 pub struct ColdBenchmark {
@@ -44,6 +48,28 @@ pub struct ColdBenchmark {
 struct Samples {
     name: String,
     runs: Vec<Result<Vec<Run>, String>>,
+}
+
+/// One query over the same files by plain DataFusion and by memferry, in turns.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// Name of the query.
+    pub name: String,
+    /// Plain DataFusion with its defaults.
+    pub plain: RunSummary,
+    /// memferry.
+    pub memferry: RunSummary,
+}
+
+/// The runs of one query in one way.
+#[derive(Debug, Clone)]
+pub struct RunSummary {
+    /// Median of the times, planning included, in milliseconds.
+    pub ms: f64,
+    /// Median of the bytes that the kernel fetched from the disk meanwhile.
+    pub bytes_read: u64,
+    /// memferry's reader in the last run; empty for plain DataFusion.
+    pub report: FileReport,
 }
 
 /// Queries of which few rows pass, by name: with the query of [`SELECTIVE_SQL`] those of `cold_selective_vs_best`.
@@ -92,7 +118,7 @@ impl ColdBenchmark {
     ///
     /// # Errors
     /// [`QueryError::Peer`]: another engine does not start or has ended. [`QueryError::UnknownQuery`] before
-    /// anything runs. [`QueryError::Invalid`]: nothing here is cold, or the answers have different numbers of rows. Others as the queries.
+    /// anything runs. [`QueryError::Invalid`]: nothing here is cold, or answers differ. Others as the queries.
     pub fn rows(&self, progress: &dyn Progress) -> Result<Vec<Row>, QueryError> {
         let queries = self.queries()?;
         let cold = FileCache::open(&self.files, Temperature::Cold)?;
@@ -119,23 +145,45 @@ impl ColdBenchmark {
         Ok(rows)
     }
 
+    /// Bytes per second of direct reads from the disk of the files.
+    ///
+    /// # Errors
+    /// [`QueryError::Invalid`]: the file system has no direct reads, so no run there is cold.
+    pub fn disk_rate(&self) -> Result<f64, QueryError> {
+        FileCache::open(&self.files, Temperature::Cold)?.disk_rate()
+    }
+
+    /// Runs the queries by memferry and by plain DataFusion only, in turns. `progress` counts queries.
+    ///
+    /// # Errors
+    /// [`QueryError::UnknownQuery`]; [`QueryError::Invalid`]: answers differ. Others as the queries.
+    pub fn compare(
+        &self,
+        temperature: Temperature,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Comparison>, QueryError> {
+        let queries = self.queries()?;
+        progress.total(queries.len() as u64);
+        let files = FileCache::open(&self.files, temperature)?;
+        let tiers = self.tiers()?;
+        let mut ways = [self.our_way("memferry", &tiers, true), self.plain_way("DataFusion", false)];
+        let compare = |(name, sql): &(String, String)| {
+            let samples = self.sample(name, sql, &mut ways, &files)?;
+            progress.advance(1);
+            let summary = |way| samples.summary(way).expect("a session that fails ends the benchmark");
+            Ok(Comparison { name: name.clone(), memferry: summary(0), plain: summary(1) })
+        };
+        queries.iter().map(compare).collect()
+    }
+
     /// The ways, in the order of their positions.
     fn ways(&self) -> Result<Vec<Way<'_>>, QueryError> {
-        let tiers = Tiers::builder(Arc::clone(&self.machine)).build()?;
-        let ours = |name: &str, read_ahead: bool| {
-            let tiers = Arc::clone(&tiers);
-            let open = move || self.our_session(&tiers, read_ahead);
-            Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
-        };
-        let plain = |name: &str, pushdown: bool| {
-            let open = move || self.plain_session(pushdown);
-            Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
-        };
+        let tiers = self.tiers()?;
         let mut ways = vec![
-            ours("memferry", true),
-            ours("memferry without read-ahead", false),
-            plain("DataFusion", false),
-            plain("DataFusion with pushdown_filters", true),
+            self.our_way("memferry", &tiers, true),
+            self.our_way("memferry without read-ahead", &tiers, false),
+            self.plain_way("DataFusion", false),
+            self.plain_way("DataFusion with pushdown_filters", true),
         ];
         if let Some(python) = &self.python {
             for engine in ENGINES {
@@ -143,6 +191,21 @@ impl ColdBenchmark {
             }
         }
         Ok(ways)
+    }
+
+    fn tiers(&self) -> Result<Arc<Tiers>, QueryError> {
+        Ok(Tiers::builder(Arc::clone(&self.machine)).build()?)
+    }
+
+    fn our_way(&self, name: &str, tiers: &Arc<Tiers>, read_ahead: bool) -> Way<'_> {
+        let tiers = Arc::clone(tiers);
+        let open = move || self.our_session(&tiers, read_ahead);
+        Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
+    }
+
+    fn plain_way(&self, name: &str, pushdown: bool) -> Way<'_> {
+        let open = move || self.plain_session(pushdown);
+        Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
     }
 
     fn our_session(&self, tiers: &Arc<Tiers>, read_ahead: bool) -> Result<SessionContext, QueryError> {
@@ -181,7 +244,7 @@ impl ColdBenchmark {
         Ok(queries)
     }
 
-    /// Runs a query in all ways, `rounds_count` times after one round that is not kept.
+    /// Runs a query in all ways, `rounds_count` times after one round that is not kept. All answers agree.
     fn sample(
         &self,
         name: &str,
@@ -190,21 +253,31 @@ impl ColdBenchmark {
         files: &FileCache,
     ) -> Result<Samples, QueryError> {
         let mut runs: Vec<Result<Vec<Run>, String>> = ways.iter().map(|_| Ok(Vec::new())).collect();
+        let mut expected = None;
         for round in 0..=self.rounds_count {
             let forth = 0..ways.len();
             let order: Vec<usize> = if round % 2 == 0 { forth.collect() } else { forth.rev().collect() };
             for way in order {
                 let Ok(kept) = &mut runs[way] else { continue };
                 match ways[way].run(sql, files)? {
-                    Ok(_) if round == 0 => {}
-                    Ok(run) => kept.push(run),
+                    Ok(mut run) => {
+                        let answer = std::mem::replace(&mut run.answer, RunAnswer::Rows(0));
+                        agree(&mut expected, answer).map_err(|difference| {
+                            QueryError::Invalid(format!(
+                                "{name}: {} answers differently from {} ({difference}); please report this",
+                                ways[way].name(),
+                                ways[0].name(),
+                            ))
+                        })?;
+                        if round > 0 {
+                            kept.push(run);
+                        }
+                    }
                     Err(error) => runs[way] = Err(error),
                 }
             }
         }
-        let samples = Samples { name: name.to_owned(), runs };
-        samples.check_rows(&ways.iter().map(Way::name).collect::<Vec<_>>())?;
-        Ok(samples)
+        Ok(Samples { name: name.to_owned(), runs })
     }
 
     /// The rows over several queries.
@@ -298,7 +371,7 @@ impl Samples {
     /// The median of the bytes of column chunks that the query needs.
     fn bytes_needed(&self) -> Option<f64> {
         let runs = self.runs.get(OURS)?.as_ref().ok()?;
-        Some(median(&runs.iter().map(|run| run.bytes_needed as f64).collect::<Vec<_>>()))
+        Some(median(&runs.iter().map(|run| run.report.bytes_requested as f64).collect::<Vec<_>>()))
     }
 
     fn pairs(&self, way: usize) -> Option<Pairs> {
@@ -311,19 +384,26 @@ impl Samples {
         others.min_by(|a, b| median(&a.peer).total_cmp(&median(&b.peer)))
     }
 
-    /// All ways must give as many rows as plain DataFusion: the same work.
-    fn check_rows(&self, names: &[&str]) -> Result<(), QueryError> {
-        let rows = |way: usize| self.runs.get(way)?.as_ref().ok()?.first().map(|run| run.rows);
-        let Some(expected) = rows(PLAIN) else { return Ok(()) };
-        match (0..names.len()).find(|&way| rows(way).is_some_and(|rows| rows != expected)) {
-            None => Ok(()),
-            Some(way) => Err(QueryError::Invalid(format!(
-                "{}: {} gives {} rows and {} gives {expected}; please report this",
-                self.name,
-                names[way],
-                rows(way).unwrap_or_default(),
-                names[PLAIN],
-            ))),
+    fn summary(&self, way: usize) -> Option<RunSummary> {
+        let last = self.runs.get(way)?.as_ref().ok()?.last()?;
+        let bytes_read = self.bytes(way)? as u64;
+        Some(RunSummary { ms: median(&self.ms(way)?), bytes_read, report: last.report.clone() })
+    }
+}
+
+/// Compares an answer with the first one, which is of a session.
+fn agree(expected: &mut Option<Vec<RecordBatch>>, answer: RunAnswer) -> Result<(), String> {
+    match (expected, answer) {
+        (expected @ None, RunAnswer::Batches(batches)) => *expected = Some(batches),
+        (Some(expected), RunAnswer::Batches(batches)) => {
+            answers_equal(expected, &batches).map_err(|difference| difference.to_string())?;
+        }
+        (expected, RunAnswer::Rows(rows)) => {
+            let first: usize = expected.iter().flatten().map(RecordBatch::num_rows).sum();
+            if rows != first {
+                return Err(format!("{rows} rows instead of {first}"));
+            }
         }
     }
+    Ok(())
 }

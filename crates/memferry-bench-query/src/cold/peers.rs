@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use datafusion::arrow::array::RecordBatch;
+use memferry_query::files::FileReport;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -23,14 +25,22 @@ pub(super) struct Peer {
 }
 
 /// One run of a query.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Run {
     pub(super) ms: f64,
     /// Bytes that the kernel fetched from the disk meanwhile.
     pub(super) bytes_read: u64,
-    /// Bytes of column chunks that the decoder of memferry asked for; 0 for others, which do not say.
-    pub(super) bytes_needed: u64,
-    pub(super) rows: usize,
+    /// Of memferry's reader; empty for others.
+    pub(super) report: FileReport,
+    pub(super) answer: RunAnswer,
+}
+
+/// The answer of a run, for comparison.
+#[derive(Debug)]
+pub(super) enum RunAnswer {
+    Batches(Vec<RecordBatch>),
+    /// Other engines only count their rows.
+    Rows(usize),
 }
 
 #[derive(Deserialize)]
@@ -83,7 +93,7 @@ impl Peer {
         Ok(match self.answer()? {
             Answer::Done { ms, rows } => {
                 let bytes_read = bytes_read(self.child.id())?.saturating_sub(before);
-                Ok(Run { ms, rows, bytes_read, bytes_needed: 0 })
+                Ok(Run { ms, bytes_read, report: FileReport::default(), answer: RunAnswer::Rows(rows) })
             }
             Answer::Failed { error } => Err(error),
             Answer::Version { .. } => {

@@ -10,7 +10,7 @@ use memferry_query::files::FileReport;
 use tokio::runtime::Runtime;
 
 use super::io::{FileCache, bytes_read};
-use super::peers::{Peer, Run};
+use super::peers::{Peer, Run, RunAnswer};
 use crate::{QueryError, tpch_file, tpch_table_names};
 
 /// One way to run queries.
@@ -56,10 +56,9 @@ impl Session<'_> {
             Ok::<_, QueryError>((Arc::clone(&plan), collect(plan, context.task_ctx()).await?))
         })?;
         let ms = started.elapsed().as_secs_f64() * 1e3;
-        let rows = batches.iter().map(|batch| batch.num_rows()).sum();
         let bytes_read = bytes_read(process)?.saturating_sub(before);
-        let bytes_needed = FileReport::of(plan.as_ref()).bytes_requested;
-        Ok(Run { ms, bytes_read, bytes_needed, rows })
+        let report = FileReport::of(plan.as_ref());
+        Ok(Run { ms, bytes_read, report, answer: RunAnswer::Batches(batches) })
     }
 }
 
