@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
             let title = format!("Cold: the files are on the disk only, which gives {}/s.", size(rate as u64));
             means.push(("cold", section(&bench, Temperature::Cold, &title, out)?));
         }
-        Err(QueryError::Invalid(reason)) => writeln!(out, "Nothing can be cold here: {reason}.\n")?,
+        Err(QueryError::Invalid(reason)) => writeln!(out, "No cold runs: {reason}.\n")?,
         Err(error) => return Err(query_error(error)),
     }
     let title = "Warm: the files are in the page cache of the kernel, nothing is decoded.";
@@ -83,9 +83,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     write!(out, "\n{}", elsewhere()?)?;
     writeln!(
         out,
-        "\n`memferry bench cold` measures all queries beside more engines. `memferry report --out DIR` writes a page about \
-         this\nmachine: what it is, what to set, its benchmarks, and the figures of the publications beside what the model \
-         says."
+        "\n`memferry bench cold` measures all queries, also beside other engines. `memferry report --out DIR` writes a page\n\
+         about this machine: what it is, what to set, its benchmarks, and the figures of the publications."
     )?;
     Ok(())
 }
@@ -127,7 +126,7 @@ fn chart(compared: &[Comparison]) -> Table {
                 name.to_owned(),
                 way.to_owned(),
                 bar(run.ms / longest),
-                number(run.ms),
+                format!("{:.1}", run.ms),
                 ratio,
                 size(run.bytes_read),
                 percent(ahead),
@@ -162,8 +161,8 @@ fn bar(share: f64) -> String {
 fn summary(means: &[(&str, f64)], runs: usize) -> String {
     let mut text = format!(
         "All answers agree: {} queries, {} ways.\n\
-         ms: median of {runs} runs in turns, each in a new session, planning included; measured on this machine, build \
-         profile {BUILD_PROFILE}.\n\
+         ms: median of {runs} runs in turns, each in a new session, planning included; measured here, build profile \
+         {BUILD_PROFILE}.\n\
          ratio: DataFusion's time divided by memferry's; above 1 memferry is faster.\n\
          read: from the disk, by the kernel's count. ahead: share of memferry's reads that started before the decoder asked.\n\
          hits: share of the bytes that the decoder asked for that were there or on their way.\n\
@@ -175,14 +174,14 @@ fn summary(means: &[(&str, f64)], runs: usize) -> String {
     let means: Vec<_> = means.iter().map(|(name, mean)| format!("{name} {mean:.2}")).collect();
     text += &means.join(", ");
     text += ".\n";
-    if memory_may_be_the_hosts() {
-        text += "This is a virtual machine: its host may hold the disk's blocks in memory, so cold reads may be faster than the disk.\n";
+    if is_virtual_machine() {
+        text += "This is a virtual machine: its host may hold the disk's blocks in memory, and cold reads are then faster.\n";
     }
     text
 }
 
-/// Whether a hypervisor runs this machine, and may cache its disks.
-fn memory_may_be_the_hosts() -> bool {
+/// Whether a hypervisor runs this machine. It may cache the disks.
+fn is_virtual_machine() -> bool {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     cpus.lines()
         .find(|line| line.starts_with("flags"))
@@ -215,8 +214,8 @@ fn elsewhere() -> Result<String> {
         table.row(line("", "auto", advice.predicted_s(), verdict));
     }
     Ok(format!(
-        "Not measured here: the papers' query (sum(b) where a < x) over two columns of {} in memory, on a Xeon Max with HBM and eight DSAs, modelled: memories,\n\
-         CPUs and devices only, both columns read as a whole (`memferry sim table-6.2` is the thesis's own).\n\n{table}",
+        "Modelled, not measured: the papers' query, sum(b) where a < x, over two columns of {} in memory on a\n\
+         Xeon Max with HBM and eight DSAs (`memferry sim table-6.2` is the thesis's own).\n\n{table}",
         size(COLUMN_BYTES)
     ))
 }

@@ -55,19 +55,27 @@ impl FileCache {
     /// Bytes per second of direct reads of 1 MiB, one after the other on each of two threads, over the largest file.
     ///
     /// # Errors
-    /// The file system has no direct reads, for example tmpfs: no run there is cold.
+    /// [`QueryError::Invalid`]: the file system has no direct reads, or serves them from memory, as tmpfs does. No run
+    /// there is cold.
     pub(super) fn disk_rate(&self) -> Result<f64, QueryError> {
         let size = |file: &File| file.metadata().map_or(0, |metadata| metadata.len());
         let Some((path, _)) = self.files.iter().max_by_key(|(_, file)| size(file)) else {
             return Err(QueryError::Invalid("there are no files to measure the disk with".to_owned()));
         };
-        rate(path).map_err(|error| {
+        let nothing_is_cold = |why: &str| {
             QueryError::Invalid(format!(
-                "{} cannot be read without the page cache ({error}): nothing there is cold; choose a directory on a \
-                 disk with --files",
+                "{} cannot be read without the page cache ({why}): nothing there is cold; choose a directory on a disk \
+                 with --files",
                 path.display()
             ))
-        })
+        };
+        let process = std::process::id();
+        let before = bytes_read(process)?;
+        let rate = rate(path).map_err(|error| nothing_is_cold(&error.to_string()))?;
+        if bytes_read(process)? == before {
+            return Err(nothing_is_cold("the kernel counts no reads from a disk"));
+        }
+        Ok(rate)
     }
 }
 

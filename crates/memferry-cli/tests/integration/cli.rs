@@ -186,7 +186,6 @@ fn sql_with_figures_of_this_machine() {
     let other = "xeon-max-9468-2s-flat";
     let words = [other, "are not those of", "in the profile", "memferry calibrate"];
     fails(&["sql", "--calibration", other, "select 1"], USAGE, &words);
-    fails(&["demo", "--quick", "--calibration", other], USAGE, &words);
     fails(&["bench", "query", "--quick", "--calibration", other], USAGE, &words);
     fails(&["bench", "submit", "--quick", "--calibration", other], USAGE, &words);
     fails(&["bench", "qdp", "--quick", "--calibration", other], USAGE, &words);
@@ -212,10 +211,35 @@ fn sql_with_figures_of_this_machine() {
 
 #[test]
 fn demo_in_small() {
-    let printed = prints(&["demo", "--quick"]);
-    for part in ["node 0", "Q19", "sum(b) where a < x", "by emulated DSA to node", "All answers agree"] {
+    let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let demo = |files: &Path| memferry(&["demo", "--quick", "--files"]).arg(files).output().unwrap();
+    let output = demo(files.path());
+    let printed = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let removes = format!("`rm -r {}`", files.path().join("sf0.01").display());
+    for part in
+        ["node 0", "Cold:", "Warm:", "Q19", "█", &removes, "All answers agree: 7 queries, 4 ways", "Modelled"]
+    {
         assert!(printed.contains(part), "{part} is not in:\n{printed}");
     }
+    let no_directory = tempfile::NamedTempFile::new().unwrap();
+    let path = no_directory.path().to_str().unwrap();
+    says(&demo(no_directory.path()), FAILURE, &["cannot write", path]);
+}
+
+/// Pages of tmpfs are the file: they cannot be dropped.
+#[test]
+fn demo_without_a_disk() {
+    let Ok(files) = tempfile::tempdir_in("/dev/shm") else {
+        return skip(Needs::Kernel("/dev/shm"), "no directory of tmpfs here");
+    };
+    let output = memferry(&["demo", "--quick", "--files"]).arg(files.path()).output().unwrap();
+    let printed = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for part in ["No cold runs", "page cache", "Warm:", "7 queries, 2 ways", "ratios: warm"] {
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
+    }
+    assert!(!printed.contains("Cold:"), "{printed}");
 }
 
 // Usage errors.
