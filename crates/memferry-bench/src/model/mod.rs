@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod dispositions;
+mod held_out;
 mod predictions;
 mod published;
 mod scenario;
@@ -10,6 +11,7 @@ mod validate;
 
 pub use calibrate::{Calibrated, kuper, thesis};
 pub use dispositions::{Disposition, Why};
+pub use held_out::{draw_held_out, held_out};
 pub use predictions::Prediction;
 pub use published::{PublishedFigure, figures};
 pub use scenario::{Scenario, scenario, scenarios};
