@@ -7,15 +7,15 @@
 /// | `submit_shared_ns` | 400 | assumed: four cores saturate a device with single 4 KiB copies, one does not (1) |
 /// | `submit_dedicated_ns` | 40 | assumed: one core saturates a device with 4 KiB copies (1) |
 /// | `dispatch_ns` | 150 | assumed: one hop over the fabric |
-/// | `occupancy_ns` | 20 | assumed: asynchronous copies pay from 256 bytes on (Kuper et al.) |
-/// | `latency_ns` | 500 | assumed: a read, a write and a record through the fabric |
+/// | `occupancy_ns` | 126 | calibrated: asynchronous copies pay from 256 bytes on (Kuper et al., K030) |
+/// | `latency_ns` | 363 | calibrated: copies that are waited for pay from 4 KiB on (Kuper et al., K029) |
 /// | `batch_fetch_ns`, `batch_member_ns` | 150, 5 | assumed: one read of the list |
 /// | `bytes_per_second` | 30e9 | Kuper et al., section 4.2: about 30 GB/s for each device, one engine reaches it |
 /// | `page_request_ns` | 20 000 | assumed: interrupt, fault handler and response of the operating system |
 ///
 /// (1) The documentation of dsa-perf-micros; at 30 GB/s a copy of 4 KiB takes 137 ns.
 ///
-/// The assumed figures agree with the published break-even of about 4 KiB for synchronous copies (Kuper et al.).
+/// The calibrated figures are those of the profile `spr-56c`, whose recipe is in `memferry-bench`.
 ///
 /// ```
 /// use memferry_dsa::DeviceCosts;
@@ -30,7 +30,7 @@ pub struct DeviceCosts {
     pub submit_dedicated_ns: u64,
     /// The time from the queue to a free engine.
     pub dispatch_ns: u64,
-    /// An engine's time for one descriptor without data.
+    /// An engine's time for preparing one descriptor, while the bytes of the one before move.
     pub occupancy_ns: u64,
     /// The time from the end of an engine's work to the completion record.
     pub latency_ns: u64,
@@ -51,8 +51,8 @@ impl DeviceCosts {
             submit_shared_ns: 400,
             submit_dedicated_ns: 40,
             dispatch_ns: 150,
-            occupancy_ns: 20,
-            latency_ns: 500,
+            occupancy_ns: 126,
+            latency_ns: 363,
             batch_fetch_ns: 150,
             batch_member_ns: 5,
             bytes_per_second: 30_000_000_000,

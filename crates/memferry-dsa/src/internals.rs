@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `driver` | many requests on many queues without a thread or a clock, for owners that provide both |
 //! | `portal`, `request`, `wait`, `software`, `system` | the seams to device and driver, and building blocks of the API |
+//! | `device_time` | the time that a device takes, without a thread or a clock |
 //! | `fork`, `instructions`, `affinity`, `panics` | forks, the CPU's instructions, threads |
 
 pub use crate::address::PAGE_BYTES;
@@ -11,6 +12,11 @@ pub use crate::address::PAGE_BYTES;
 /// Affinity of threads.
 pub mod affinity {
     pub use crate::affinity::*;
+}
+
+/// The time that a device takes.
+pub mod device_time {
+    pub use crate::device_time::*;
 }
 
 /// Many requests on many queues, without a thread or a clock.

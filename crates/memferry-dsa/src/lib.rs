@@ -76,6 +76,7 @@ mod client;
 mod completion;
 mod costs;
 mod descriptor;
+mod device_time;
 mod dif;
 #[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client
 mod driver;

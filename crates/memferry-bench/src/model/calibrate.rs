@@ -114,9 +114,11 @@ pub fn kuper(machine: &Machine) -> Result<Calibrated, ModelError> {
     const PIPELINED_BYTES: f64 = 256.0;
     let hardware = Hardware::of(machine)?;
     let costs = Offload::of(&hardware)?;
+    // Devices count in whole nanoseconds.
+    let ns = |seconds: f64| (seconds * 1e9).round();
     Ok(vec![
-        ("device_offload_ns", (costs.core_s(WAITED_BYTES) - WAITED_BYTES / costs.device_rate()) * 1e9),
-        ("device_descriptor_ns", costs.core_s(PIPELINED_BYTES) * 1e9),
+        ("device_offload_ns", ns(costs.core_s(WAITED_BYTES) - WAITED_BYTES / costs.device_rate())),
+        ("device_descriptor_ns", ns(costs.core_s(PIPELINED_BYTES))),
     ])
 }
 

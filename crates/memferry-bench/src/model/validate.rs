@@ -1,5 +1,7 @@
 //! The model beside the published numbers.
 
+use std::collections::BTreeMap;
+
 use memferry::internals::{Fairness, Hardware, Pipeline};
 use memferry::model::ModelError;
 use memferry::topology::{Machine, NodeId};
@@ -7,8 +9,8 @@ use serde::Serialize;
 
 use super::calibrate::{Thesis, scan_threads, with_skew};
 use super::dispositions::{Disposition, dispositions};
-use super::figures;
 use super::predictions::{Prediction, predictions};
+use super::{figures, held_out};
 use crate::harness::Row;
 
 /// Every published row, with a prediction or a reason why it has none.
@@ -80,8 +82,29 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
         Row::modelled("saturation_error", powers("K035"), "powers of two"),
         Row::modelled("snc_error", error("G223").max(skew), "%"),
     ];
+    rows.extend(counted(predictions));
     rows.extend(advised()?);
     Ok(rows)
+}
+
+/// How many published rows are predicted, and how well those that were set aside before the calibration. A row with
+/// several predictions counts as its worst. Fits and echoes do not count.
+fn counted(predictions: &[Prediction]) -> Vec<Row> {
+    let mut errors: BTreeMap<&str, (f64, bool)> = BTreeMap::new();
+    let set_aside = held_out();
+    for prediction in predictions.iter().filter(|it| !it.is_fit && !it.is_echo) {
+        for &row in &prediction.rows {
+            let error = errors.entry(row).or_insert((0.0, set_aside.iter().any(|id| id == row)));
+            error.0 = error.0.max(prediction.error_percent().abs());
+        }
+    }
+    let held_out = || errors.values().filter(|(_, is_held_out)| *is_held_out);
+    let within = held_out().filter(|(error, _)| *error <= 10.0).count();
+    vec![
+        Row::modelled("published_rows_predicted", errors.len() as f64, "rows"),
+        Row::modelled("held_out_predicted", held_out().count() as f64, "rows"),
+        Row::modelled("held_out_within_10", 100.0 * within as f64 / held_out().count() as f64, "%"),
+    ]
 }
 
 /// The thesis's query on its machine with advised copies, computed like the thesis's own runs, with all groups and skew.

@@ -1,6 +1,6 @@
 //! Points on the emulated device, in virtual time.
 
-use memferry::internals::{Origin, device_shares};
+use memferry::internals::{Hardware, Origin, device_shares};
 use memferry::topology::Machine;
 use memferry_dsa_emulator::{
     BATCH_MAX, DeviceConfig, DeviceCosts, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, dedicated_queue,
@@ -52,7 +52,7 @@ impl OnEmulated {
         Ok(config.with_timing(self.timing))
     }
 
-    /// A copy that the devices of a route share: the slowest part.
+    /// A copy that the devices of a route share within the limits of the memories: the slowest part.
     fn routed(&self, point: &Point, load: Load) -> Result<Vec<SubmitterTimes>, Skipped> {
         let endpoints = endpoints(&self.machine, point)?;
         let shares =
@@ -64,9 +64,17 @@ impl OnEmulated {
             ));
         }
         let config = self.device(point)?;
+        let devices: Vec<usize> = shares.iter().map(|share| share.engine).collect();
+        let most = Hardware::of(&self.machine).ok().and_then(|it| it.copy_rate(&devices, endpoints));
         let mut seen = Vec::with_capacity(shares.len());
-        for share in shares {
+        for share in &shares {
             let load = Load { size_bytes: share.bytes.len() as u32, ..load };
+            let mut config = config.clone();
+            if let (Some(most), Some(timing)) = (most, &mut config.timing) {
+                // The devices share what the memories give, by their parts of the copy.
+                let part = most * share.bytes.len() as f64 / point.size_bytes as f64;
+                timing.bytes_per_second = timing.bytes_per_second.min(part as u64).max(1);
+            }
             seen.extend(emulated(&config, &[(0, load)])?);
         }
         Ok(seen)
@@ -129,7 +137,7 @@ impl Backend for OnEmulated {
         for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
             taken.overhead = Some(0.0);
             if point.route.is_some() {
-                taken.add_note("devices alone: memories set no limit here");
+                taken.add_note("memories limit the devices as in the model, where their rates are known");
             } else if self.machine.origin() != Origin::Discovered {
                 taken.add_note(
                     "a device of Sapphire Rapids, whatever the machine: its nodes count for routes",
@@ -182,6 +190,9 @@ mod tests {
         };
         let (one, two) = (routed(Route::Single, Some(NodeId(8))), routed(Route::PushPull, Some(NodeId(12))));
         assert!((one / 30e9 - 1.0).abs() < 0.01 && (two / one - 2.0).abs() < 0.02, "{one} and {two}");
+        // Four devices have 120 GB/s, the memory of the source has less.
+        let four = routed(Route::Socket, Some(NodeId(8)));
+        assert!((four / 67.5e9 - 1.0).abs() < 0.01, "{four}");
     }
 
     #[test]
@@ -269,7 +280,7 @@ mod tests {
             let taken = taken.iter().find(|it| it.metric == metric).unwrap();
             assert!(taken.values.is_empty() && taken.note.as_ref().is_some_and(|it| it.contains("virtual")));
         }
-        assert_eq!(submit, 400.0);
+        assert_eq!(submit, DeviceCosts::sapphire_rapids().submit_shared_ns as f64);
         assert!((latency - submit - wait).abs() < 1e-6 && wait > 34_000.0, "{latency} = {submit} + {wait}");
     }
 }

@@ -19,6 +19,7 @@
 //! Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon Scalable
 //! Processors" (2024), chapter 4.
 
+mod agreement;
 pub mod atomics;
 mod benchmark;
 mod benchmarks;
@@ -32,6 +33,7 @@ mod peers;
 mod point;
 pub mod qdp;
 
+pub use agreement::emulator_vs_model;
 pub use benchmark::{Benchmark, benchmark};
 pub use benchmarks::BENCHMARKS;
 pub use columns::Columns;

@@ -3,10 +3,17 @@
 use memferry::internals::{Hardware, Offload, copies_s, copy_s};
 use memferry::model::ModelError;
 use memferry::topology::Machine;
+use memferry_dsa::internals::device_time::{
+    AbsentPages, DeviceLoad, QueueLoad, SubmitterLoad, SubmitterTime, run,
+};
+use memferry_dsa_emulator::ENTRIES_MAX;
 
-use super::load::{check_ways, endpoints};
+use super::load::{check_ways, endpoints, load_of, metrics_of};
 use super::{Backend, Data, Measurement, Metric, Pages, Point, RunLength, Skipped, Way};
-use crate::dsa::load::LoadOperation;
+use crate::dsa::load::{LoadOperation, PageState, SubmitterTimes, TOUCH_NS};
+
+/// Work queues of a device.
+const QUEUES_MAX: usize = 8;
 
 /// Runs points in the model of a machine.
 #[derive(Debug)]
@@ -23,17 +30,46 @@ impl OnModel {
         Ok(OnModel { machine, hardware })
     }
 
-    /// Seconds of one submission alone, and of its submitting part.
-    fn waited_for_s(&self, point: &Point) -> Result<(f64, Option<f64>), Skipped> {
-        if point.way == Way::Core {
-            return Ok((self.core_s(point)?, None));
-        }
-        let costs = self.costs()?;
-        Ok((costs.waited_for_s(point.size_bytes as f64, point.batch as usize), Some(costs.submit_s())))
-    }
-
-    fn costs(&self) -> Result<Offload, Skipped> {
-        Offload::of(&self.hardware).map_err(cannot)
+    /// Times of the submitters of a point.
+    fn device(&self, point: &Point, effort: RunLength) -> Result<Vec<SubmitterTimes>, Skipped> {
+        let costs = Offload::of(&self.hardware).map_err(cannot)?.costs();
+        let load = load_of(point, effort)?;
+        let entries = point.entries.unwrap_or(ENTRIES_MAX / point.queues as u32) as usize;
+        let queue = |number: usize| QueueLoad {
+            entries,
+            priority: match point.priorities {
+                None => 10,
+                Some((first, second)) => [first, second][number],
+            },
+            submit_ns: match point.way {
+                Way::Shared => costs.submit_shared_ns,
+                _ => costs.submit_dedicated_ns,
+            },
+        };
+        let submitter = |number: usize| SubmitterLoad {
+            queue: number % point.queues,
+            bytes: point.size_bytes,
+            batch: point.batch,
+            depth: load.depth,
+            repetitions: load.repetitions,
+            absent: match load.pages {
+                PageState::Touched => AbsentPages::None,
+                PageState::AbsentBlock => AbsentPages::Block,
+                PageState::AbsentResume => AbsentPages::Resume { touch_ns: TOUCH_NS },
+            },
+        };
+        let times = run(&DeviceLoad {
+            costs,
+            engines: point.engines.unwrap_or(1) as usize,
+            queues: &(0..point.queues).map(queue).collect::<Vec<_>>(),
+            submitters: &(0..point.submitters).map(submitter).collect::<Vec<_>>(),
+        });
+        let seen = |time: &SubmitterTime| SubmitterTimes {
+            elapsed_ns: time.elapsed_ns as f64,
+            submitting_ns: Some(time.submitting_ns as f64),
+            ..SubmitterTimes::default()
+        };
+        Ok(times.iter().map(seen).collect())
     }
 
     /// Seconds of a copy by each submitter itself. Submitters run on the node of the source, of the target, or on the first
@@ -50,48 +86,76 @@ impl OnModel {
         copies_s(&self.hardware, cpus, (source, target), point.submitters, bytes).map_err(cannot)
     }
 
+    /// Rate of routed copies, or of cores.
     fn throughput(&self, point: &Point) -> Result<f64, Skipped> {
         let bytes = point.size_bytes as f64;
         if let Some(route) = point.route {
             if (point.batch, point.submitters, point.depth) != (1, 1, 1) {
                 return Skipped::cannot("the model computes routed copies one at a time");
             }
-            let seconds = copy_s(&self.machine, &self.hardware, route, endpoints(&self.machine, point)?);
-            return Ok(bytes / seconds.map_err(cannot)?);
+            let endpoints = endpoints(&self.machine, point)?;
+            let seconds = copy_s(&self.machine, &self.hardware, route, endpoints).map_err(cannot)?;
+            let costs = Offload::of(&self.hardware).map_err(cannot)?.costs();
+            let longer_ns = match point.way {
+                Way::Shared => costs.submit_shared_ns.saturating_sub(costs.submit_dedicated_ns),
+                _ => 0,
+            };
+            return Ok(bytes / (seconds + longer_ns as f64 * 1e-9));
         }
-        if point.way == Way::Core {
-            return Ok(point.submitters as f64 * bytes / self.core_s(point)?);
-        }
-        let under_way = point.submitters.saturating_mul(point.depth);
-        Ok(self.costs()?.rate(bytes, point.batch as usize, under_way))
+        Ok(point.submitters as f64 * bytes / self.core_s(point)?)
     }
 
     /// Refuses points that the model does not cover.
     fn check(&self, point: &Point) -> Result<(), Skipped> {
         let under_way = point.submitters.saturating_mul(point.depth);
         Skipped::cannot(match point {
-            Point { way: Way::Shared | Way::Dedicated | Way::Write, .. } => {
-                "the model does not tell queues apart; ask for the way any"
-            }
+            Point { way: Way::Write, .. } => "the model has no cost of a system call",
             Point { size_bytes: 0, .. } | Point { batch: 0, .. } | Point { depth: 0, .. } => {
                 "sizes and counts begin at 1"
             }
             Point { operation, .. } if *operation != LoadOperation::Copy => "the model knows copies only",
             Point { data, .. } if *data != Data::Any => "the model has no caches",
-            Point { priorities: Some(_), .. } => "the model knows no priorities of queues",
             Point { read_buffers: Some(_), .. } => "the model knows no groups and no read buffers",
             Point { way: Way::Core, route: Some(_), .. } => {
                 "in the model routes are of devices, not of cores"
             }
-            Point { pages, .. } if *pages != Pages::Touched => "the model knows no pages and no page faults",
-            Point { engines: Some(engines), .. } if *engines != 1 => {
-                "the model knows no engines: a device has its rate by one of them"
+            Point { pages: Pages::Huge, .. } => "the model does not tell sizes of pages apart",
+            Point { way: Way::Core, pages, .. } if *pages != Pages::Touched => {
+                "the model knows no page faults of cores"
             }
-            Point { queues, .. } if *queues > 1 => "the model knows one queue of a device: leave out queues",
-            Point { entries: Some(entries), .. } if under_way > *entries as usize => {
+            Point { pages, batch, .. } if *pages != Pages::Touched && *batch > 1 => {
+                "absent pages are for single copies, not for batches"
+            }
+            Point { route: Some(_), engines, pages, .. }
+                if engines.is_some_and(|engines| engines != 1) || *pages != Pages::Touched =>
+            {
+                "in the model the devices of a route have one engine each, and all pages are present"
+            }
+            Point { route: Some(_), queues, .. } if *queues > 1 => {
+                "in the model a route uses one queue of each device"
+            }
+            Point { engines: Some(engines), .. } if !(1..=4).contains(engines) => {
+                "a device has one to four engines"
+            }
+            Point { queues, .. } if *queues > QUEUES_MAX => "a device has at most 8 work queues",
+            Point { entries: Some(0), .. } => "a queue has at least one entry",
+            Point { priorities: Some((first, second)), .. }
+                if !(1..=15).contains(first) || !(1..=15).contains(second) =>
+            {
+                "priorities are 1 to 15"
+            }
+            Point { way: Way::Dedicated, submitters, queues, .. } if submitters > queues => {
+                "a dedicated queue has one submitter"
+            }
+            Point { entries: Some(entries), .. }
+                if point.way != Way::Shared
+                    && under_way.div_ceil(point.queues.max(1)) > *entries as usize =>
+            {
                 "all submitters together cannot have more in flight than the queue has entries"
             }
-            Point { way: Way::Any, route: None, source, target, .. } if source.or(*target).is_some() => {
+            Point { way: Way::Shared | Way::Dedicated | Way::Any, route: None, source, target, .. }
+                if source.or(*target).is_some() =>
+            {
                 "in the model nodes are for routes and cores; add a route"
             }
             _ => return check_ways(point),
@@ -104,62 +168,43 @@ impl Backend for OnModel {
         &self.machine
     }
 
-    /// All queues are one way in the model.
+    /// By default all queues are one way, which costs what a dedicated queue costs; `shared` can be asked for.
     fn ways(&self, wanted: &[Way]) -> Vec<Way> {
         let core = wanted.iter().copied().filter(|way| *way == Way::Core);
         let is_any = wanted.iter().any(|way| *way != Way::Core);
         core.chain(is_any.then_some(Way::Any)).collect()
     }
 
-    fn run(
-        &self,
-        point: &Point,
-        metrics: &[Metric],
-        _effort: RunLength,
-    ) -> Result<Vec<Measurement>, Skipped> {
+    fn run(&self, point: &Point, metrics: &[Metric], effort: RunLength) -> Result<Vec<Measurement>, Skipped> {
         self.check(point)?;
-        let is_alone = point.depth == 1 && point.submitters == 1 && point.route.is_none();
+        if metrics.iter().any(|metric| matches!(*metric, Metric::LOAD | Metric::SLOWDOWN)) {
+            return Skipped::cannot("the model has no caches");
+        }
+        if point.way != Way::Core && point.route.is_none() {
+            let seen = self.device(point, effort)?;
+            let mut taken = metrics_of(point, metrics, effort.repetitions(point.size_bytes), &[seen]);
+            taken.iter_mut().filter(|it| !it.values.is_empty()).for_each(|it| it.overhead = Some(0.0));
+            return Ok(taken);
+        }
         let note = (point.way == Way::Core && point.source.or(point.target).is_some())
             .then(|| "a core has one rate for all memories, unless one of them has less".to_owned());
-        let mut taken = Vec::with_capacity(metrics.len());
-        for &metric in metrics {
+        let taken = |&metric: &Metric| {
             let value = match metric {
-                Metric::THROUGHPUT => Some(self.throughput(point)?),
-                Metric::LOAD | Metric::SLOWDOWN => return Skipped::cannot("the model has no caches"),
-                Metric::TENANT1 | Metric::TENANT2 => {
-                    return Skipped::cannot("the model does not tell submitters apart");
+                Metric::THROUGHPUT => self.throughput(point)?,
+                Metric::LATENCY if point.way == Way::Core && point.submitters == 1 => {
+                    self.core_s(point)? * 1e9
                 }
-                _ if !is_alone => {
-                    return Skipped::cannot("the model has latencies of single submissions only");
+                _ if point.way == Way::Core => {
+                    let why = "a core that works itself neither submits nor waits";
+                    return Ok(Measurement::missing(metric, why));
                 }
-                // The model has a single cost for all of a core's work per submission.
-                Metric::ALLOCATE | Metric::PREPARE => None,
-                _ => {
-                    let (all_s, submit_s) = self.waited_for_s(point)?;
-                    match metric {
-                        Metric::LATENCY => Some(all_s * 1e9),
-                        Metric::SUBMIT => submit_s.map(|submit_s| submit_s * 1e9),
-                        Metric::WAIT => submit_s.map(|submit_s| (all_s - submit_s) * 1e9),
-                        Metric::ASLEEP => submit_s.map(|submit_s| 1.0 - submit_s / all_s),
-                        _ => None,
-                    }
-                }
+                _ => return Skipped::cannot("the model has the throughput of routed copies only"),
             };
-            taken.push(match value {
-                // A computed result has no measuring overhead.
-                Some(value) => Measurement {
-                    overhead: Some(0.0),
-                    ..Measurement::new(metric, vec![value]).with_note(note.clone())
-                },
-                None if point.way == Way::Core => {
-                    Measurement::missing(metric, "a core that works itself neither submits nor waits")
-                }
-                None => {
-                    Measurement::missing(metric, "the model has one cost for all that a core does to submit")
-                }
-            });
-        }
-        Ok(taken)
+            // A computed result has no measuring overhead.
+            let taken = Measurement { overhead: Some(0.0), ..Measurement::new(metric, vec![value]) };
+            Ok(taken.with_note(note.clone()))
+        };
+        metrics.iter().map(taken).collect()
     }
 }
 
@@ -226,18 +271,19 @@ mod tests {
     #[test]
     fn what_it_does_not_know_it_refuses() {
         for (point, word) in [
-            (Point { way: Way::Shared, ..point() }, "way any"),
-            (Point { way: Way::Write, ..point() }, "way any"),
+            (Point { way: Way::Write, ..point() }, "system call"),
             (Point { operation: LoadOperation::Crc, ..point() }, "copies only"),
-            (Point { engines: Some(2), ..point() }, "engines"),
+            (Point { engines: Some(5), ..point() }, "four engines"),
             (Point { entries: Some(4), depth: 8, ..point() }, "entries"),
             (Point { pages: Pages::Huge, ..point() }, "pages"),
+            (Point { pages: Pages::AbsentBlock, batch: 2, ..point() }, "single copies"),
             (Point { data: Data::Cached, ..point() }, "caches"),
-            (Point { priorities: Some((1, 2)), ..point() }, "priorities"),
+            (Point { priorities: Some((1, 2)), ..point() }, "tenants"),
             (Point { read_buffers: Some((96, 4)), ..point() }, "read buffers"),
             (Point { way: Way::Core, route: Some(Route::All), ..point() }, "of devices"),
             (Point { submitters: 4, depth: 8, entries: Some(16), ..point() }, "all submitters"),
-            (Point { submitters: 2, queues: 2, ..point() }, "one queue"),
+            (Point { way: Way::Dedicated, submitters: 2, ..point() }, "one submitter"),
+            (Point { submitters: 9, queues: 9, ..point() }, "work queues"),
             (Point { way: Way::Core, depth: 2, ..point() }, "about queues"),
             (Point { way: Way::Core, submitters: 99, ..point() }, "99 cores"),
             (Point { target: Some(NodeId(8)), ..point() }, "add a route"),
@@ -245,12 +291,11 @@ mod tests {
             let error = run(&point, Metric::THROUGHPUT).unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
-        assert!(run(&Point { depth: 2, ..point() }, Metric::ASLEEP).is_err());
         assert!(run(&Point { source: Some(NodeId(0)), ..point() }, Metric::LATENCY).is_err());
         let backend = OnModel::new(Machine::from_profile("spr-56c").unwrap()).unwrap();
         let taken = backend.run(&point(), &[Metric::PREPARE], RunLength::QUICK).unwrap();
         assert!(
-            taken[0].values.is_empty() && taken[0].note.as_ref().is_some_and(|it| it.contains("one cost"))
+            taken[0].values.is_empty() && taken[0].note.as_ref().is_some_and(|it| it.contains("virtual"))
         );
     }
 }

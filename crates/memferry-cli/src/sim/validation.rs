@@ -10,6 +10,7 @@ use memferry::model::{Plan, advise};
 use memferry::topology::Machine;
 use memferry_bench::harness::{Provenance, Record, Row};
 use memferry_bench::model::{self, Disposition, Prediction, Validation, Why};
+use memferry_bench::papers::emulator_vs_model;
 use serde::Serialize;
 use serde_json::json;
 
@@ -37,7 +38,8 @@ struct Predicted<'a> {
 
 pub(super) fn run(is_with_variants: bool, is_json: bool, out: &mut dyn Write) -> Result<()> {
     let validation = model::validate()?;
-    let measured = [advise_us()?, scenarios_s()?];
+    let compared = emulator_vs_model().map_err(anyhow::Error::from_boxed)?;
+    let measured: Vec<Row> = compared.into_iter().chain([advise_us()?, scenarios_s()?]).collect();
     let variants = if is_with_variants { model::variants()? } else { Vec::new() };
     if is_json {
         let rows = validation.rows().into_iter().chain(measured).chain(variants).collect();

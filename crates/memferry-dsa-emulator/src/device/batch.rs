@@ -32,6 +32,8 @@ pub(crate) struct Batch {
     pub(crate) sequence: u64,
     /// Whether other engines of the group execute members.
     pub(crate) is_spread: bool,
+    /// The time at which the list has been fetched.
+    pub(crate) list_ns: u64,
     /// The time at which the records of all executed members are written: a fence waits for it.
     pub(crate) fence_ns: u64,
     members: VecDeque<Member>, // read and not yet started
@@ -53,12 +55,19 @@ pub(crate) struct Member {
 }
 
 impl Batch {
-    pub(crate) fn new(descriptor: Descriptor, queue: usize, sequence: u64, is_spread: bool) -> Batch {
+    pub(crate) fn new(
+        descriptor: Descriptor,
+        queue: usize,
+        sequence: u64,
+        is_spread: bool,
+        list_ns: u64,
+    ) -> Batch {
         Batch {
             descriptor,
             queue,
             sequence,
             is_spread,
+            list_ns,
             fence_ns: 0,
             members: VecDeque::new(),
             read: 0,
@@ -193,7 +202,7 @@ mod tests {
         memory.map(list, 128);
         memory.store(list.offset(64), &Descriptor::noop().with_flags(Flags::FENCE).to_bytes());
         let (mut chance, counters) = (FaultInjector::new(FaultPlan::none()), Counters::default());
-        let mut batch = Batch::new(Descriptor::batch(list, 2), 0, 0, false);
+        let mut batch = Batch::new(Descriptor::batch(list, 2), 0, 0, false, 0);
         let mut next = |batch: &mut Batch| batch.next(0, &memory, &mut chance, &counters);
         assert!(next(&mut batch).is_some_and(|first| first.index == 0));
         assert!(

@@ -1,17 +1,13 @@
 //! The clock of a device with a timing, and the time at which its bandwidth is free.
 //!
-//! ```text
-//! submit ──▶ queue ──▶ engine: occupancy, bytes at the device's bandwidth ──▶ record
-//!  cost     dispatch   (batch: list fetch; page request: response of the OS)   latency
-//! ```
-//!
-//! The durations are those of [`DeviceCosts`]. The engine is free for the next descriptor when its bytes have passed; the
-//! latency overlaps with that. All engines of a device share its bandwidth. Data moves when an engine executes a part of
-//! a descriptor; only completions wait for the clock, and come no earlier than modelled. A measurement of such a device
-//! is marked `emulated`.
+//! The rules are those of [`device_time`], which the cost model shares. Data moves when an engine executes a part of a
+//! descriptor; only completions wait for the clock, and come no earlier than modelled. A measurement of such a device is
+//! marked `emulated`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use memferry_dsa::internals::device_time;
 
 use crate::arc_ref::ArcRef;
 use crate::config::DeviceCosts;
@@ -34,8 +30,8 @@ pub(crate) struct Clock {
 
 /// The time at which a device's bandwidth is free.
 enum Bandwidth {
-    /// In nanoseconds, and the used part of the next nanosecond in units of 1 / bytes_per_second.
-    Own(u64, u128),
+    /// For the engines of one process.
+    Own(device_time::Bandwidth),
     /// In units of 1 / `FRACTIONS` nanoseconds, for the engines of several processes.
     Shared(ArcRef<AtomicU64>),
 }
@@ -49,7 +45,7 @@ const FRACTIONS: u64 = 1 << 12;
 
 impl Clock {
     pub(crate) fn new(timing: Option<DeviceCosts>) -> Clock {
-        Clock { timing, now_ns: 0, bandwidth: Bandwidth::Own(0, 0), lead_ns: 0 }
+        Clock { timing, now_ns: 0, bandwidth: Bandwidth::Own(device_time::Bandwidth::default()), lead_ns: 0 }
     }
 
     /// Shares the bandwidth with other clients from now on.
@@ -106,21 +102,11 @@ impl Clock {
 impl Bandwidth {
     /// The time at which `bytes` have passed that can start at `from_ns`.
     fn pass(&mut self, from_ns: u64, bytes: u64, bytes_per_second: u64) -> u64 {
-        let work = u128::from(bytes) * 1_000_000_000;
-        let rate = u128::from(bytes_per_second);
         match self {
-            Bandwidth::Own(free_ns, rest) => {
-                if from_ns > *free_ns + u64::from(*rest > 0) {
-                    (*free_ns, *rest) = (from_ns, 0);
-                }
-                // The remainder is kept, since the rounding errors of many short pieces would add up.
-                let work = work + *rest;
-                *rest = work % rate;
-                *free_ns += u64::try_from(work / rate).unwrap_or(u64::MAX / 2);
-                *free_ns + u64::from(*rest > 0)
-            }
+            Bandwidth::Own(own) => own.pass(from_ns, bytes, bytes_per_second),
             Bandwidth::Shared(free) => {
-                let fractions = (work * u128::from(FRACTIONS)).div_ceil(rate);
+                let work = u128::from(bytes) * 1_000_000_000 * u128::from(FRACTIONS);
+                let fractions = work.div_ceil(u128::from(bytes_per_second));
                 let fractions = u64::try_from(fractions).unwrap_or(u64::MAX / 4);
                 let from = from_ns.saturating_mul(FRACTIONS);
                 let latest = from.saturating_add(AHEAD_MAX_NS * FRACTIONS);

@@ -96,7 +96,8 @@ impl Device {
             self.report(&origin, &completion);
         }
         let delay = if wants_record { self.chance.delay_steps() } else { 0 };
-        let due_ns = self.clock.timing().map_or(0, |timing| self.engines[engine].free_ns + timing.latency_ns);
+        let due_ns =
+            self.clock.timing().map_or(0, |timing| self.engines[engine].time.free_ns() + timing.latency_ns);
         let is_late = wants_record && (delay > 0 || !self.clock.is_due(due_ns));
         if let Some(member) = origin.member
             && let Some(batch) = &mut self.engines[member.engine].batch

@@ -1,8 +1,8 @@
 //! The engines of a device: dispatch of descriptors, and the choice of the engine that runs next.
 
-use memferry_dsa::{Completion, Descriptor, Status};
+use memferry_dsa::internals::device_time::EngineTime;
+use memferry_dsa::{Completion, Descriptor, Flags, Status};
 
-use crate::config::DeviceCosts;
 use crate::device::Device;
 use crate::device::batch::Batch;
 use crate::device::counters::{Counters, get};
@@ -21,8 +21,8 @@ pub(crate) struct Engine {
     pub(crate) batch: Option<Batch>,
     pub(crate) job: Option<Job>, // a descriptor, or a member of its own batch or of another engine's
     pub(crate) ahead: Option<Box<WorkAhead>>,
-    pub(crate) ready_at: u64,     // the first step in which it may run again
-    pub(crate) free_ns: u64,      // the time at which it has executed its work
+    pub(crate) ready_at: u64, // the first step in which it may run again
+    pub(crate) time: EngineTime,
     pub(crate) is_acquired: bool, // acquired from the engines that processes share
     turn: u64,                    // the lower, the longer it has waited
 }
@@ -43,6 +43,9 @@ impl Device {
         }
         for number in 0..self.engines.len() {
             if self.engines[number].is_idle() {
+                if self.is_other_free_before(number) {
+                    continue;
+                }
                 if self.shares_engines() && !self.acquire_engine(number) {
                     continue;
                 }
@@ -59,6 +62,17 @@ impl Device {
                 engine.ahead = Some(Box::new(WorkAhead::new(job, is_held)));
             }
         }
+    }
+
+    /// Whether another idle engine of the group has executed its work before this one. Only a timing tells them apart.
+    fn is_other_free_before(&self, number: usize) -> bool {
+        if self.clock.timing().is_none() || self.shares_engines() {
+            return false;
+        }
+        let Engine { group, time, .. } = &self.engines[number];
+        let is_before =
+            |it: &Engine| it.group == *group && it.is_idle() && it.time.free_ns() < time.free_ns();
+        self.engines.iter().any(is_before)
     }
 
     /// Pops the next descriptor for an engine's group.
@@ -78,7 +92,10 @@ impl Device {
         if let Some(trace) = &mut self.trace {
             trace.submission(&origin, &self.interface.queues[queue].info.name, submitted_ns, taken.by);
         }
-        Job::new(origin)
+        // No stamp of an honest client is later; without a timing all times are 0.
+        let dispatch_ns = self.clock.timing().map_or(0, |timing| timing.dispatch_ns);
+        let arrival_ns = submitted_ns.saturating_add(dispatch_ns).min(self.clock.now_ns());
+        Job::new(origin, arrival_ns)
     }
 
     /// Gives an idle engine a stranded entry: its slot in the ring was overwritten by a hostile client. Returns false
@@ -131,14 +148,17 @@ impl Device {
         engine.job = Some(job);
         engine.ready_at = self.steps + delay;
         self.move_to_back(number);
-        self.charge(number, |timing| timing.occupancy_ns);
+        // The batch unit prepares a batch when it fetches the list.
+        if self.engines[number].job.as_ref().is_some_and(|job| !job.is_batch()) {
+            self.begin(number);
+        }
     }
 
-    /// Adds time to the work of an engine.
-    fn charge(&mut self, number: usize, ns: impl FnOnce(&DeviceCosts) -> u64) {
-        if let Some(timing) = self.clock.timing() {
-            let engine = &mut self.engines[number];
-            engine.free_ns = engine.free_ns.max(self.clock.now_ns()) + ns(timing);
+    /// Accounts for the preparation of an engine's job.
+    fn begin(&mut self, number: usize) {
+        let Engine { time, job, .. } = &mut self.engines[number];
+        if let (Some(timing), Some(job)) = (self.clock.timing(), job) {
+            time.begin(job.arrival_ns, timing);
         }
     }
 
@@ -151,7 +171,7 @@ impl Device {
         let count = self.engines.len();
         let can_go_on = |index: &usize| {
             let engine = &self.engines[*index];
-            !engine.is_idle() && engine.ready_at <= self.steps && self.clock.may_work(engine.free_ns)
+            !engine.is_idle() && engine.ready_at <= self.steps && self.clock.may_work(engine.time.free_ns())
         };
         let engine = if self.chance.fault_plan().reorder {
             let first = self.chance.pick(count);
@@ -173,7 +193,7 @@ impl Device {
     pub(crate) fn next_event_ns(&self) -> Option<u64> {
         let timing = self.clock.timing()?;
         let busy = self.engines.iter().filter(|engine| !engine.is_idle());
-        let engines = busy.map(|engine| self.clock.works_at(engine.free_ns));
+        let engines = busy.map(|engine| self.clock.works_at(engine.time.free_ns()));
         let fences =
             self.engines.iter().filter_map(|engine| engine.batch.as_ref()).map(|batch| batch.fence_ns);
         let records = self.records.iter().map(|record| record.due_ns);
@@ -228,10 +248,10 @@ impl Device {
     fn start_batch(&mut self, number: usize) {
         let is_spread = self.chance.draws(|plan| plan.spread_batches_per_mille);
         let engine = &mut self.engines[number];
-        let Some(Job { origin, .. }) = engine.job.take() else { return };
-        engine.batch = Some(Batch::new(origin.descriptor, origin.queue, origin.sequence, is_spread));
+        let Some(Job { origin, arrival_ns, .. }) = engine.job.take() else { return };
         let members = u64::from(origin.descriptor.size());
-        self.charge(number, |timing| timing.batch_fetch_ns + members * timing.batch_member_ns);
+        let list_ns = self.clock.timing().map_or(0, |timing| engine.time.fetch(arrival_ns, members, timing));
+        engine.batch = Some(Batch::new(origin.descriptor, origin.queue, origin.sequence, is_spread, list_ns));
     }
 
     /// Gives an engine without a job the next member of its batch, or completes the batch.
@@ -242,7 +262,7 @@ impl Device {
         if let Some(job) = member_job(number, batch, now_ns, memory, chance, &interface.counters) {
             self.trace_member(&job.origin);
             self.engines[number].job = Some(job);
-            self.charge(number, |timing| timing.occupancy_ns);
+            self.begin(number);
             return NextMember::Started;
         }
         let Some(completion) = batch.completion_if_done() else { return NextMember::Blocked };
@@ -329,7 +349,8 @@ impl Device {
         if self.clock.timing().is_some() {
             let (bytes, requests) = self.spent();
             let engine = &mut self.engines[number];
-            engine.free_ns = self.clock.work(engine.free_ns, bytes - before.0, requests - before.1);
+            let end_ns = self.clock.work(engine.time.free_ns(), bytes - before.0, requests - before.1);
+            engine.time.work_until(end_ns);
         }
     }
 }
@@ -344,12 +365,14 @@ fn member_job(
     counters: &Counters,
 ) -> Option<Job> {
     let member = batch.next(now_ns, memory, chance, counters)?;
-    Some(Job::new(Origin {
+    let origin = Origin {
         descriptor: member.descriptor,
         queue: batch.queue,
         sequence: batch.sequence,
         member: Some(MemberOf { engine: owner, index: member.index }),
-    }))
+    };
+    let is_fenced = member.descriptor.flags().contains(Flags::FENCE);
+    Some(Job::new(origin, if is_fenced { now_ns } else { batch.list_ns }))
 }
 
 impl Engine {
@@ -360,7 +383,7 @@ impl Engine {
             job: None,
             ahead: None,
             ready_at: 0,
-            free_ns: 0,
+            time: EngineTime::default(),
             is_acquired: false,
             turn: 0,
         }

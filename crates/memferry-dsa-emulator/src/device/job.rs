@@ -11,6 +11,8 @@ use crate::ops::{Env, Operation};
 /// A descriptor in an engine.
 pub(crate) struct Job {
     pub(crate) origin: Origin,
+    /// The time at which an engine could begin it.
+    pub(crate) arrival_ns: u64,
     state: JobState,
 }
 
@@ -49,8 +51,13 @@ pub(crate) enum Advance {
 }
 
 impl Job {
-    pub(crate) fn new(origin: Origin) -> Job {
-        Job { origin, state: JobState::New }
+    pub(crate) fn new(origin: Origin, arrival_ns: u64) -> Job {
+        Job { origin, arrival_ns, state: JobState::New }
+    }
+
+    /// Whether its descriptor is a batch.
+    pub(crate) fn is_batch(&self) -> bool {
+        self.origin.descriptor.opcode() == Ok(Opcode::Batch)
     }
 
     /// Whether this is a drain that waits for earlier descriptors.

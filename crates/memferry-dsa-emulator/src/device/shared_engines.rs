@@ -1,5 +1,7 @@
 //! Engines that processes share. Under a timing, an engine that works for one process is busy for the others.
 
+use memferry_dsa::internals::device_time::EngineTime;
+
 use crate::device::Device;
 
 /// The polling interval of a client that waits for others: for their engine, or for their entry at the head of a queue.
@@ -21,7 +23,11 @@ impl Device {
             && arbiters[engine.group].would_take(&interface.queues, interface.client, stamped_max)
             && let Some(free_ns) = shared_device.acquire_engine(number, clock.now_ns())
         {
-            (engine.free_ns, engine.is_acquired) = (free_ns, true);
+            // Unless another client used it meanwhile, its stages are where they were.
+            if engine.time.free_ns() != free_ns {
+                engine.time = EngineTime::free_at(free_ns);
+            }
+            engine.is_acquired = true;
         }
         engine.is_acquired
     }
@@ -31,7 +37,7 @@ impl Device {
         let Some(shared_device) = &self.interface.shared_device else { return };
         for (number, engine) in self.engines.iter_mut().enumerate() {
             if engine.is_acquired && engine.is_idle() {
-                shared_device.release_engine(number, engine.free_ns);
+                shared_device.release_engine(number, engine.time.free_ns());
                 engine.is_acquired = false;
             }
         }

@@ -1,16 +1,12 @@
-//! The arbiter of a group: it chooses the queue that an engine serves next.
-//!
-//! Each queue gets as many credits as its priority and pays one for each descriptor; the queues with credits take
-//! turns. When no queue with work has credits left, all credits are restored.
+//! The arbiter of a group: it chooses the queue that an engine serves next, by the rule of [`Turns`].
 //!
 //! The state is one word, so that processes that share a device can share it. A choice is made on a copy and takes
 //! effect if no other process has chosen meanwhile. Any value is valid, also one that a hostile client has written.
-//!
-//! Source: Intel DSA Architecture Specification 3.0, section 3.4 (group arbiter).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memferry_dsa::WorkQueueInfo;
+use memferry_dsa::internals::device_time::Turns;
 
 use crate::arc_ref::ArcRef;
 use crate::device::clock::AHEAD_MAX_NS;
@@ -26,19 +22,15 @@ pub(crate) struct Arbiter {
 }
 
 enum ArbiterState {
-    Own(Word),
+    Own(Turns),
     /// Chooses among the entries of all clients.
     Shared(ArcRef<AtomicU64>),
 }
 
-/// Turn and credits of the queues of a group; zero at the start.
-#[derive(Clone, Copy)]
-struct Word(u64); // 35:32 the seat that is asked first; 31:0 credits, 4 bits for each seat
-
 impl Arbiter {
     pub(crate) fn new(first: usize, queues: &[WorkQueueInfo]) -> Arbiter {
         let priorities = queues.iter().map(|queue| queue.priority).collect();
-        Arbiter { first, priorities, state: ArbiterState::Own(Word(0)) }
+        Arbiter { first, priorities, state: ArbiterState::Own(Turns::default()) }
     }
 
     /// Shares the state with others from now on.
@@ -65,7 +57,7 @@ impl Arbiter {
             ArbiterState::Shared(shared) => {
                 let before = shared.load(Ordering::Relaxed);
                 let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
-                let word = Word(before);
+                let word = Turns(before);
                 let (seat, head, next) = choose(word, &self.priorities, &queues[self.first..], is_candidate)?;
                 // ORDERING: Relaxed, since the mark in the ring publishes the entry (`Ring::head`).
                 let is_mine = head.client == client
@@ -79,7 +71,7 @@ impl Arbiter {
     pub(crate) fn would_take(&self, queues: &[Queue], client: ClientId, stamped_max: u64) -> bool {
         let ArbiterState::Shared(shared) = &self.state else { return true };
         let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
-        let word = Word(shared.load(Ordering::Relaxed));
+        let word = Turns(shared.load(Ordering::Relaxed));
         let chosen = choose(word, &self.priorities, &queues[self.first..], is_candidate);
         chosen.is_some_and(|(_, head, _)| head.client == client)
     }
@@ -107,43 +99,10 @@ const STAMP_MAX: u64 = u64::MAX / 2;
 /// The seat that is next among those whose oldest entry is a candidate, that entry, and the state afterwards.
 #[inline]
 fn choose(
-    word: Word,
+    turns: Turns,
     priorities: &[u8],
     queues: &[Queue],
     is_candidate: impl Fn(&Head) -> bool,
-) -> Option<(usize, Head, Word)> {
-    let count = priorities.len();
-    let turn = word.turn().min(count);
-    let mut first = None;
-    for seat in (turn..count).chain(0..turn) {
-        let Some(head) = queues[seat].ring().head().filter(&is_candidate) else { continue };
-        if word.credits(seat) > 0 {
-            return Some((seat, head, word.paid(seat)));
-        }
-        first.get_or_insert((seat, head));
-    }
-    // No queue with work can pay: all credits are restored, and the first of these queues pays.
-    let (seat, head) = first?;
-    Some((seat, head, word.refilled(priorities).paid(seat)))
-}
-
-impl Word {
-    fn turn(self) -> usize {
-        (self.0 >> 32 & 0xf) as usize
-    }
-
-    fn credits(self, seat: usize) -> u64 {
-        self.0 >> (4 * seat) & 0xf
-    }
-
-    /// Takes one credit from a seat and moves the turn to the next.
-    fn paid(self, seat: usize) -> Word {
-        let credits = self.0 & 0xffff_ffff;
-        Word((credits - (1 << (4 * seat))) | ((seat as u64 + 1) << 32))
-    }
-
-    fn refilled(self, priorities: &[u8]) -> Word {
-        let credit = |(seat, priority): (usize, &u8)| u64::from(*priority & 0xf) << (4 * seat);
-        Word(priorities.iter().enumerate().map(credit).sum())
-    }
+) -> Option<(usize, Head, Turns)> {
+    turns.choose(priorities, |seat| queues[seat].ring().head().filter(&is_candidate))
 }

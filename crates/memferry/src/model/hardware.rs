@@ -4,6 +4,8 @@
 //! ([`PARAMETERS`]). A figure that neither has stays unknown: a plan that needs it is an error, not a
 //! guess.
 
+use memferry_dsa::DeviceCosts;
+
 use crate::route::Endpoints;
 use crate::topology::parameter::Parameter;
 use crate::topology::{Machine, NodeId, Tier};
@@ -34,13 +36,21 @@ pub const PARAMETERS: &[(&str, &str)] = &[
         "device_offload_ns",
         "from the submission of a descriptor to its completion, without the time for its bytes",
     ),
-    ("device_descriptor_ns", "least time between two descriptors of a device"),
+    ("device_descriptor_ns", "least time between two descriptors of an engine"),
+    ("device_dispatch_ns", "part of device_offload_ns from a queue to an engine"),
+    ("device_batch_ns", "what a device takes to fetch the list of a batch"),
+    ("device_member_ns", "what each member adds to that"),
+    ("device_page_request_ns", "what a device waits for a page that the operating system brings in"),
     ("device_share", "weight of all devices together against the CPUs of one node, where both use a memory"),
     (
         "thread_skew",
         "spread of the speed of groups of threads: the slowest has 1 - x, the fastest 1 + x of the mean",
     ),
-    ("submit_ns", "what a core works on submitting one descriptor"),
+    (
+        "submit_ns",
+        "what a core works on submitting one descriptor, to a dedicated queue if there is a choice",
+    ),
+    ("submit_shared_ns", "the same to a shared queue"),
 ];
 
 /// A machine in numbers. Rates in bytes per second.
@@ -69,6 +79,11 @@ pub struct Hardware {
     /// The slowest group of threads has 1 - x of the mean speed, the fastest 1 + x.
     pub thread_skew: f64,
     pub(super) submit_s: f64,
+    pub(super) submit_shared_s: Option<f64>,
+    pub(super) dispatch_s: f64,
+    pub(super) batch_s: f64,
+    pub(super) member_s: f64,
+    pub(super) page_request_s: f64,
 }
 
 /// The memory of a node.
@@ -149,6 +164,11 @@ impl Hardware {
             device_share: parameter("device_share").unwrap_or(1.0),
             thread_skew: parameter("thread_skew").unwrap_or(0.0),
             submit_s: seconds("submit_ns").unwrap_or(0.0),
+            submit_shared_s: seconds("submit_shared_ns"),
+            dispatch_s: seconds("device_dispatch_ns").unwrap_or(0.0),
+            batch_s: seconds("device_batch_ns").unwrap_or(0.0),
+            member_s: seconds("device_member_ns").unwrap_or(0.0),
+            page_request_s: seconds("device_page_request_ns").unwrap_or(0.0),
         })
     }
 
@@ -173,6 +193,24 @@ impl Hardware {
     pub(super) fn read_rate(&self, cpus: usize, memory: usize) -> Result<f64, ModelError> {
         let cores = self.core_rate * self.memories[cpus].cpus_count as f64;
         Ok(self.memory_rate(memory)?.min(self.ways[cpus][memory]).min(cores))
+    }
+
+    /// The costs of a device that copies at `rate`. A shared queue whose cost is unknown costs as much as a dedicated one.
+    pub(super) fn device_costs(&self, rate: f64) -> DeviceCosts {
+        let ns = |seconds: f64| (seconds * 1e9).round() as u64;
+        let (submit_ns, dispatch_ns) = (ns(self.submit_s), ns(self.dispatch_s));
+        let occupancy_ns = ns(self.descriptor_s);
+        DeviceCosts {
+            submit_shared_ns: self.submit_shared_s.map_or(submit_ns, ns),
+            submit_dedicated_ns: submit_ns,
+            dispatch_ns,
+            occupancy_ns,
+            latency_ns: ns(self.offload_s).saturating_sub(submit_ns + dispatch_ns + occupancy_ns),
+            batch_fetch_ns: ns(self.batch_s),
+            batch_member_ns: ns(self.member_s),
+            bytes_per_second: (rate as u64).max(1),
+            page_request_ns: ns(self.page_request_s),
+        }
     }
 
     /// Whether it is known what any device copies, or, without devices, a thread.

@@ -1,14 +1,17 @@
 //! Costs of a copy on a device, on several devices, and on a core.
 //!
 //! ```text
-//! core          latency + size / core's rate
-//! one at a time offload + size / device's rate
-//! a batch of n  offload + n x max(size / device's rate, time per descriptor)
-//! pipelined     max(size / device's rate, time per descriptor) per descriptor
+//! core      latency + size / core's rate
+//! device    as the emulated device: `memferry_dsa::internals::device_time`
 //! ```
 //!
-//! Source: the shape of figures 2 to 4 in Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming
-//! Accelerator in Intel 4th Gen Xeon Scalable Processors" (2024).
+//! Source: figures 2 to 4 in Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel
+//! 4th Gen Xeon Scalable Processors" (2024).
+
+use memferry_dsa::DeviceCosts;
+use memferry_dsa::internals::device_time::{
+    AbsentPages, DeviceLoad, QueueLoad, SubmitterLoad, SubmitterTime, run,
+};
 
 use crate::route::{Endpoints, Route, device_shares};
 use crate::topology::{Machine, NodeId};
@@ -20,10 +23,7 @@ use super::traffic::{Fairness, Mover, Traffic};
 /// Costs of copies on one device of a machine, and on one of its cores. Times in seconds, rates in bytes per second.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Offload {
-    device_rate: f64,
-    offload_s: f64,
-    descriptor_s: f64,
-    submit_s: f64,
+    costs: DeviceCosts,
     core_rate: f64,
     core_latency_s: f64,
 }
@@ -35,12 +35,9 @@ impl Offload {
     /// [`ModelError::Unknown`].
     pub fn of(hardware: &Hardware) -> Result<Offload, ModelError> {
         let unknown = |what: &str| ModelError::Unknown { what: what.to_owned() };
+        let rate = hardware.device_rates.iter().find_map(|rate| *rate);
         Ok(Offload {
-            device_rate: (hardware.device_rates.iter().find_map(|rate| *rate))
-                .ok_or_else(|| unknown("the rate of a device"))?,
-            offload_s: hardware.offload_s,
-            descriptor_s: hardware.descriptor_s,
-            submit_s: hardware.submit_s,
+            costs: hardware.device_costs(rate.ok_or_else(|| unknown("the rate of a device"))?),
             core_rate: hardware.core_copy_rate.ok_or_else(|| unknown("the copy rate of a core"))?,
             core_latency_s: (hardware.core_copy_latency_s)
                 .ok_or_else(|| unknown("the latency of a copy by a core"))?,
@@ -52,22 +49,43 @@ impl Offload {
         self.core_latency_s + bytes / self.core_rate
     }
 
-    /// A submission of `batch` copies of `bytes` each, until the last is complete.
+    /// Rates and costs of the device.
+    pub fn costs(&self) -> DeviceCosts {
+        self.costs
+    }
+
+    /// A submission of `batch` copies of `bytes` each to a dedicated queue, until the last is complete.
     pub fn waited_for_s(&self, bytes: f64, batch: usize) -> f64 {
-        let one = bytes / self.device_rate;
-        self.offload_s + if batch <= 1 { one } else { batch as f64 * one.max(self.descriptor_s) }
+        self.elapsed_s(bytes, batch, 1, 1)
     }
 
-    /// Rate with so many submissions in flight: entries of the queue, or threads that each wait for theirs.
+    /// Rate of a submitter with so many submissions in flight in a dedicated queue.
     pub fn rate(&self, bytes: f64, batch: usize, in_flight: usize) -> f64 {
-        let batch_bytes = bytes * batch.max(1) as f64;
-        let submitted = in_flight as f64 * batch_bytes / self.waited_for_s(bytes, batch);
-        if in_flight <= 1 { submitted } else { submitted.min(self.pipelined_rate(bytes)) }
+        // The time between two long runs is that of a queue that is never empty. No device has more entries.
+        let in_flight = in_flight.clamp(1, 1024);
+        let (short, long) = (2 * in_flight, 4 * in_flight);
+        let seconds = |count| self.elapsed_s(bytes, batch, in_flight, count);
+        let between_s = seconds(long) - seconds(short);
+        (long - short) as f64 * bytes * batch.max(1) as f64 / between_s
     }
 
-    /// Rate of a queue that is never empty.
+    fn elapsed_s(&self, bytes: f64, batch: usize, depth: usize, repetitions: usize) -> f64 {
+        let queue = QueueLoad { entries: depth, priority: 1, submit_ns: self.costs.submit_dedicated_ns };
+        let submitter = SubmitterLoad {
+            queue: 0,
+            bytes: bytes.round() as u64,
+            batch: batch.max(1) as u32,
+            depth,
+            repetitions,
+            absent: AbsentPages::None,
+        };
+        let load = DeviceLoad { costs: self.costs, engines: 1, queues: &[queue], submitters: &[submitter] };
+        run(&load).iter().map(|time: &SubmitterTime| time.elapsed_ns).max().unwrap_or(0) as f64 * 1e-9
+    }
+
+    /// Rate of an engine whose queue is never empty.
     pub fn pipelined_rate(&self, bytes: f64) -> f64 {
-        self.device_rate.min(bytes / self.descriptor_s)
+        self.device_rate().min(bytes * 1e9 / self.costs.occupancy_ns as f64)
     }
 
     /// Smallest size for which waiting for the device takes no longer than a core's copy.
@@ -82,26 +100,26 @@ impl Offload {
 
     /// Smallest size at which a busy device reaches its rate.
     pub fn saturation_bytes(&self) -> f64 {
-        self.device_rate * self.descriptor_s
+        self.device_rate() * self.costs.occupancy_ns as f64 * 1e-9
     }
 
     /// Time of a core for one submission.
     pub fn submit_s(&self) -> f64 {
-        self.submit_s
+        self.costs.submit_dedicated_ns as f64 * 1e-9
     }
 
     /// Share of a waited-for copy in which the core may sleep.
     pub fn asleep(&self, bytes: f64) -> f64 {
-        1.0 - self.submit_s / self.waited_for_s(bytes, 1)
+        1.0 - self.submit_s() / self.waited_for_s(bytes, 1)
     }
 
     /// Rate of the device.
     pub fn device_rate(&self) -> f64 {
-        self.device_rate
+        self.costs.bytes_per_second as f64
     }
 }
 
-/// Smallest size, within a thousandth of a byte, from which on a condition holds; infinite if there is none below 1 GiB.
+/// Smallest size from which on a condition holds; infinite if there is none below 1 GiB.
 fn smallest(holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (0.0, f64::from(1 << 30));
     if !holds(high) {

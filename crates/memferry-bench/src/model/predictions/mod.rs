@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use memferry::model::ModelError;
 use serde::Serialize;
 
-use super::figures;
+use super::{PublishedFigure, figures, held_out};
 
 /// A published number and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,6 +30,10 @@ pub struct Prediction {
     pub calibrated_on: &'static [&'static str],
     /// Whether the model was calibrated on this row: then it is a fit, not a prediction.
     pub is_fit: bool,
+    /// Whether it follows from inputs or other rows by arithmetic, or states what a route is: then it is no prediction.
+    pub is_echo: bool,
+    /// Whether it is about a row that was set aside before the calibration.
+    pub is_held_out: bool,
     /// The reason of a large error.
     pub unexplained: Option<&'static str>,
 }
@@ -61,7 +65,26 @@ pub(super) fn predictions() -> Result<Vec<Prediction>, ModelError> {
     list.kuper()?;
     list.scans()?;
     list.matrices()?;
+    let held_out = held_out();
+    let echoes: Vec<String> = figures().into_iter().filter(is_echo).map(|figure| figure.id).collect();
+    for prediction in &mut list.predictions {
+        let about = |ids: &[String]| prediction.rows.iter().any(|row| ids.iter().any(|id| id == row));
+        (prediction.is_echo, prediction.is_held_out) = (about(&echoes), about(&held_out));
+    }
     Ok(list.predictions)
+}
+
+/// Ranges of rows that say which devices a route has: the model's routes are made by them.
+const ROUTES: [(&str, &str); 3] = [("D036", "D038"), ("F039", "F042"), ("F054", "F054")];
+
+/// Ranges of rows that the bandwidth and latency tables in the profiles give by arithmetic.
+const TABLES: [(&str, &str); 2] = [("G161", "G161"), ("G191", "G203")];
+
+fn is_echo(figure: &PublishedFigure) -> bool {
+    let mut ranges = ROUTES.into_iter().chain(TABLES);
+    figure.kind == "derived"
+        || figure.note.contains("checks against raw times")
+        || ranges.any(|(first, last)| (first..=last).contains(&figure.id.as_str()))
 }
 
 struct List {
@@ -93,6 +116,8 @@ impl List {
             unit,
             calibrated_on: self.context,
             is_fit: false,
+            is_echo: false,
+            is_held_out: false,
             unexplained: None,
         });
         &mut self.predictions[index]
