@@ -105,6 +105,10 @@ struct Engine {
     work: Option<Work>,
 }
 
+/// A completion record that is to be written: when, its place among those of that time, its submitter, and the number of
+/// pages that software has to have touched if the device stopped.
+type Record = (u64, u64, usize, Option<u64>);
+
 /// With several engines, descriptors move in this many pieces in turns, so that none waits for another to complete.
 const PIECES: u64 = 16;
 
@@ -129,7 +133,7 @@ struct Device<'a> {
     served: u64,
     queues: Vec<VecDeque<Entry>>,
     engines: Vec<Engine>,
-    records: BinaryHeap<Reverse<(u64, u64, usize, Option<u64>)>>, // due, order, submitter, pages if it stopped
+    records: BinaryHeap<Reverse<Record>>,
     submitters: Vec<Submitter>,
 }
 

@@ -129,7 +129,7 @@ pub struct Qdp(On);
 #[derive(Debug)]
 enum On {
     Cores(Box<Cores>),
-    Model(Modelled),
+    Model(Box<Modelled>),
 }
 
 impl Qdp {
@@ -155,7 +155,7 @@ impl Qdp {
     /// # Errors
     /// [`ModelError`]: the machine lacks parameters.
     pub fn on_model(machine: Machine) -> Result<Qdp, ModelError> {
-        Ok(Qdp(On::Model(Modelled::new(machine)?)))
+        Ok(Qdp(On::Model(Box::new(Modelled::new(machine)?))))
     }
 
     /// The machine that is measured, emulated or modelled.
