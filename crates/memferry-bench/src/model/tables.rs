@@ -243,7 +243,8 @@ impl Submit {
                 let most = together_max(machine, hardware, devices);
                 for &under_way in &self.under_way {
                     for &batch in &self.batches {
-                        let rate = (devices as f64 * costs.rate(bytes, batch, under_way)).min(most) / 1e9;
+                        let rate =
+                            (devices as f64 * costs.batch_rate(bytes, batch, under_way)?).min(most) / 1e9;
                         let mut name = format!("{size} B, batch {batch}, {under_way} under way");
                         if devices > 1 {
                             name += &format!(", {devices} devices");

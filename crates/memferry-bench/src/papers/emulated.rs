@@ -1,6 +1,7 @@
 //! Points on the emulated device, in virtual time.
 
-use memferry::internals::{Hardware, Origin, device_shares};
+use memferry::internals::{Hardware, Offload, Origin, device_shares};
+use memferry::model::ModelError;
 use memferry::topology::Machine;
 use memferry_dsa_emulator::{
     BATCH_MAX, DeviceConfig, DeviceCosts, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, dedicated_queue,
@@ -19,9 +20,13 @@ pub struct OnEmulated {
 }
 
 impl OnEmulated {
-    /// Devices on the nodes of `machine`'s devices, all with this timing.
-    pub fn new(machine: Machine, timing: DeviceCosts) -> OnEmulated {
-        OnEmulated { machine, timing }
+    /// Devices on the nodes of `machine`'s devices, with the costs of its profile.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`]: the profile has devices and lacks a cost of them.
+    pub fn new(machine: Machine) -> Result<OnEmulated, ModelError> {
+        let timing = timing_of(&machine)?;
+        Ok(OnEmulated { machine, timing })
     }
 
     /// The configuration of a device with the queues and engines of a point.
@@ -114,6 +119,14 @@ impl OnEmulated {
     }
 }
 
+/// The costs of the devices of a profile. A device that is emulated on this machine is one of Sapphire Rapids.
+pub(super) fn timing_of(machine: &Machine) -> Result<DeviceCosts, ModelError> {
+    if machine.origin() == Origin::Discovered || machine.accelerators().is_empty() {
+        return Ok(DeviceCosts::sapphire_rapids());
+    }
+    Offload::of(&Hardware::of(machine)?)?.costs()
+}
+
 impl Backend for OnEmulated {
     fn machine(&self) -> &Machine {
         &self.machine
@@ -139,9 +152,7 @@ impl Backend for OnEmulated {
             if point.route.is_some() {
                 taken.add_note("memories limit the devices as in the model, where their rates are known");
             } else if self.machine.origin() != Origin::Discovered {
-                taken.add_note(
-                    "a device of Sapphire Rapids, whatever the machine: its nodes count for routes",
-                );
+                taken.add_note("a device with the costs of the profile, whose nodes count for routes only");
             }
             if point.pages == Pages::AbsentResume {
                 taken.add_note(&format!("touching a page is assumed to take {TOUCH_NS} ns"));
@@ -160,10 +171,7 @@ mod tests {
     use crate::papers::{Axes, benchmark};
 
     fn backend() -> OnEmulated {
-        OnEmulated::new(
-            Machine::from_profile("xeon-max-9468-2s-flat").unwrap(),
-            DeviceCosts::sapphire_rapids(),
-        )
+        OnEmulated::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap()).unwrap()
     }
 
     fn throughput(point: &Point) -> f64 {
@@ -189,10 +197,31 @@ mod tests {
             })
         };
         let (one, two) = (routed(Route::Single, Some(NodeId(8))), routed(Route::PushPull, Some(NodeId(12))));
-        assert!((one / 30e9 - 1.0).abs() < 0.01 && (two / one - 2.0).abs() < 0.02, "{one} and {two}");
-        // Four devices have 120 GB/s, the memory of the source has less.
+        assert!((one / 32.2e9 - 1.0).abs() < 0.01 && (two / one - 2.0).abs() < 0.02, "{one} and {two}");
+        // Four devices have 129 GB/s, the memory of the source has less.
         let four = routed(Route::Socket, Some(NodeId(8)));
         assert!((four / 67.5e9 - 1.0).abs() < 0.01, "{four}");
+    }
+
+    /// The costs are those of the profile, not of any other device.
+    #[test]
+    fn costs_are_those_of_the_profile() {
+        const PROFILE: &str = include_str!("../../../memferry/machines/spr-56c.json");
+        let with = |from: &str, to: &str| {
+            assert!(PROFILE.contains(from));
+            OnEmulated::new(Machine::from_profile_text("made up", &PROFILE.replace(from, to)).unwrap())
+        };
+        let latency = |backend: OnEmulated| {
+            let taken =
+                backend.run(&Point { size_bytes: 64, ..point() }, &[Metric::LATENCY], RunLength::QUICK);
+            taken.unwrap()[0].values[0]
+        };
+        let longer =
+            with("\"device_offload_ns\", \"value\": 679.0", "\"device_offload_ns\", \"value\": 979.0");
+        let plain = with("spr-56c", "spr-56c").unwrap();
+        assert_eq!(latency(longer.unwrap()) - latency(plain), 300.0);
+        let error = with("device_batch_ns", "query_ns").unwrap_err();
+        assert!(error.to_string().contains("device_batch_ns"), "{error}");
     }
 
     #[test]
@@ -238,12 +267,11 @@ mod tests {
     #[test]
     fn a_machine_without_devices_has_none() {
         let machine = Machine::from_profile("skylake-8180-snc-off").unwrap();
-        let error =
-            OnEmulated::new(machine, DeviceCosts::sapphire_rapids()).run(&point(), &[], RunLength::QUICK);
+        let error = OnEmulated::new(machine).unwrap().run(&point(), &[], RunLength::QUICK);
         assert!(error.unwrap_err().to_string().contains("has no DSA"));
         let taken = backend().run(&point(), &[Metric::THROUGHPUT], RunLength::QUICK).unwrap();
         assert!(
-            taken[0].note.as_ref().is_some_and(|note| note.contains("whatever the machine")),
+            taken[0].note.as_ref().is_some_and(|note| note.contains("costs of the profile")),
             "{taken:?}"
         );
     }
@@ -280,7 +308,7 @@ mod tests {
             let taken = taken.iter().find(|it| it.metric == metric).unwrap();
             assert!(taken.values.is_empty() && taken.note.as_ref().is_some_and(|it| it.contains("virtual")));
         }
-        assert_eq!(submit, DeviceCosts::sapphire_rapids().submit_shared_ns as f64);
-        assert!((latency - submit - wait).abs() < 1e-6 && wait > 34_000.0, "{latency} = {submit} + {wait}");
+        assert_eq!(submit, backend().timing.submit_shared_ns as f64);
+        assert!((latency - submit - wait).abs() < 1e-6 && wait > 32_552.0, "{latency} = {submit} + {wait}");
     }
 }

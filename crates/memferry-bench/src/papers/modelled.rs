@@ -32,7 +32,11 @@ impl OnModel {
 
     /// Times of the submitters of a point.
     fn device(&self, point: &Point, effort: RunLength) -> Result<Vec<SubmitterTimes>, Skipped> {
-        let costs = Offload::of(&self.hardware).map_err(cannot)?.costs();
+        let offload = Offload::of(&self.hardware).map_err(cannot)?;
+        let costs = match point {
+            Point { way: Way::Any, batch: 1, pages: Pages::Touched, .. } => offload.costs_of_singles(),
+            _ => offload.costs().map_err(cannot)?,
+        };
         let load = load_of(point, effort)?;
         let entries = point.entries.unwrap_or(ENTRIES_MAX / point.queues as u32) as usize;
         let queue = |number: usize| QueueLoad {
@@ -95,9 +99,11 @@ impl OnModel {
             }
             let endpoints = endpoints(&self.machine, point)?;
             let seconds = copy_s(&self.machine, &self.hardware, route, endpoints).map_err(cannot)?;
-            let costs = Offload::of(&self.hardware).map_err(cannot)?.costs();
             let longer_ns = match point.way {
-                Way::Shared => costs.submit_shared_ns.saturating_sub(costs.submit_dedicated_ns),
+                Way::Shared => {
+                    let costs = Offload::of(&self.hardware).and_then(|it| it.costs()).map_err(cannot)?;
+                    costs.submit_shared_ns.saturating_sub(costs.submit_dedicated_ns)
+                }
                 _ => 0,
             };
             return Ok(bytes / (seconds + longer_ns as f64 * 1e-9));

@@ -2,7 +2,6 @@
 
 use memferry::mover::Route;
 use memferry::topology::NodeId;
-use memferry_dsa_emulator::DeviceCosts;
 
 use super::*;
 use crate::dsa::load::LoadOperation;
@@ -92,7 +91,7 @@ fn told(backend: &dyn Backend, point: &Point, metrics: &[Metric]) -> Option<Stri
 fn options_count_where_nothing_is_random() {
     let machine = || Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
     let model = OnModel::new(machine()).unwrap();
-    let emulated = OnEmulated::new(machine(), DeviceCosts::sapphire_rapids());
+    let emulated = OnEmulated::new(machine()).unwrap();
     let backends: [(&dyn Backend, &[Way]); 2] =
         [(&model, &[Way::Core, Way::Shared, Way::Dedicated]), (&emulated, &[Way::Shared, Way::Dedicated])];
     let mut differing = 0;
@@ -121,7 +120,7 @@ fn options_count_where_nothing_is_random() {
 #[test]
 fn every_option_has_an_effect_somewhere() {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
-    let emulated = OnEmulated::new(machine, DeviceCosts::sapphire_rapids());
+    let emulated = OnEmulated::new(machine).unwrap();
     let metrics = [Metric::THROUGHPUT, Metric::TENANT1];
     let has_effect = |change: &&Change| {
         let mut before = base(Way::Shared);

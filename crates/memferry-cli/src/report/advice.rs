@@ -74,10 +74,9 @@ fn offload_sizes(machine: &Machine) -> Result<Vec<String>, ModelError> {
 /// The number of copies to submit at a time.
 fn batches(machine: &Machine) -> Result<Vec<String>, ModelError> {
     let costs = Offload::of(&Hardware::of(machine)?)?;
-    let enough =
-        |bytes: f64, batch, under_way| costs.rate(bytes, batch, under_way) >= ENOUGH * costs.device_rate();
+    let enough = |rate: f64| rate >= ENOUGH * costs.device_rate();
     let percent = 100.0 * ENOUGH;
-    let single = (8..31).map(|power| 1_u64 << power).find(|&bytes| enough(bytes as f64, 1, 1));
+    let single = (8..31).map(|power| 1_u64 << power).find(|&bytes| enough(costs.rate(bytes as f64, 1)));
     let mut sentences = Vec::new();
     sentences.extend(single.map(|bytes| {
         format!(
@@ -87,13 +86,12 @@ fn batches(machine: &Machine) -> Result<Vec<String>, ModelError> {
     }));
     for bytes in [4_u64 << 10, 16 << 10] {
         let powers = || (0..11).map(|power| 1_usize << power);
-        let batch = powers().find(|&batch| enough(bytes as f64, batch, 1));
-        let depth = powers().find(|&depth| enough(bytes as f64, 1, depth));
-        if let (Some(batch), Some(depth)) = (batch, depth)
-            && batch > 1
-        {
-            sentences
-                .push(format!("Copies of {} need batches of {batch}, or {depth} under way.", size(bytes)));
+        // A calibration does not measure what batches cost.
+        let batch = powers().find(|&batch| costs.batch_rate(bytes as f64, batch, 1).is_ok_and(enough));
+        let Some(depth) = powers().find(|&depth| enough(costs.rate(bytes as f64, depth))) else { continue };
+        if depth > 1 {
+            let batch = batch.map_or(String::new(), |batch| format!("batches of {batch}, or "));
+            sentences.push(format!("Copies of {} need {batch}{depth} under way.", size(bytes)));
         }
     }
     Ok(sentences)

@@ -88,7 +88,7 @@ fn all_in_the_model() {
         let record = quick(name, &MODEL);
         is_whole(name, &record, "modelled");
         let has_values = rows(&record).iter().any(|row| row["value"].is_number());
-        assert_eq!(has_values, !matches!(name, "target" | "priority" | "pollution"), "{name}: {record:#}");
+        assert_eq!(has_values, !matches!(name, "target" | "pollution"), "{name}: {record:#}");
     }
 }
 

@@ -72,18 +72,76 @@ pub struct Hardware {
     pub(super) core_copy_latency_s: Option<f64>,
     pub(super) worker_wake_s: f64,
     pub(super) worker_warm_s: f64,
-    pub(super) offload_s: f64,
-    pub(super) descriptor_s: f64,
+    pub(super) device: DeviceFigures,
     /// The weight of all devices together against the CPUs of one node, where both use a memory.
     pub device_share: f64,
     /// The slowest group of threads has 1 - x of the mean speed, the fastest 1 + x.
     pub thread_skew: f64,
-    pub(super) submit_s: f64,
-    pub(super) submit_shared_s: Option<f64>,
-    pub(super) dispatch_s: f64,
-    pub(super) batch_s: f64,
-    pub(super) member_s: f64,
-    pub(super) page_request_s: f64,
+}
+
+/// The parameters of devices; `None` if unknown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct DeviceFigures {
+    offload_ns: Option<f64>,
+    descriptor_ns: Option<f64>,
+    dispatch_ns: Option<f64>,
+    batch_ns: Option<f64>,
+    member_ns: Option<f64>,
+    page_request_ns: Option<f64>,
+    submit_ns: Option<f64>,
+    submit_shared_ns: Option<f64>,
+}
+
+impl DeviceFigures {
+    /// Seconds from a submission to its completion, without the bytes; 0 if unknown.
+    pub(super) fn offload_s(&self) -> f64 {
+        self.offload_ns.unwrap_or(0.0) * 1e-9
+    }
+
+    /// Least seconds between two descriptors of an engine; 0 if unknown.
+    pub(super) fn descriptor_s(&self) -> f64 {
+        self.descriptor_ns.unwrap_or(0.0) * 1e-9
+    }
+
+    /// The costs of a device that copies at `rate`, for single descriptors in a dedicated queue on present pages. All other
+    /// costs are 0, and the time of the dispatch is part of the latency: in such a queue nobody sees the difference.
+    pub(super) fn costs_of_singles(&self, rate: f64) -> Result<DeviceCosts, ModelError> {
+        let (submit_dedicated_ns, occupancy_ns) =
+            (known("submit_ns", self.submit_ns)?, known("device_descriptor_ns", self.descriptor_ns)?);
+        let offload_ns = known("device_offload_ns", self.offload_ns)?;
+        Ok(DeviceCosts {
+            submit_shared_ns: 0,
+            submit_dedicated_ns,
+            dispatch_ns: 0,
+            occupancy_ns,
+            latency_ns: offload_ns.saturating_sub(submit_dedicated_ns + occupancy_ns),
+            batch_fetch_ns: 0,
+            batch_member_ns: 0,
+            bytes_per_second: (rate as u64).max(1),
+            page_request_ns: 0,
+        })
+    }
+
+    /// All costs of a device that copies at `rate`.
+    pub(super) fn costs(&self, rate: f64) -> Result<DeviceCosts, ModelError> {
+        let singles = self.costs_of_singles(rate)?;
+        let dispatch_ns = known("device_dispatch_ns", self.dispatch_ns)?;
+        Ok(DeviceCosts {
+            submit_shared_ns: known("submit_shared_ns", self.submit_shared_ns)?,
+            dispatch_ns,
+            latency_ns: singles.latency_ns.saturating_sub(dispatch_ns),
+            batch_fetch_ns: known("device_batch_ns", self.batch_ns)?,
+            batch_member_ns: known("device_member_ns", self.member_ns)?,
+            page_request_ns: known("device_page_request_ns", self.page_request_ns)?,
+            ..singles
+        })
+    }
+}
+
+/// A parameter in whole nanoseconds, as devices count.
+fn known(name: &str, ns: Option<f64>) -> Result<u64, ModelError> {
+    ns.map(|ns| ns.round() as u64)
+        .ok_or_else(|| ModelError::Unknown { what: format!("the parameter {name}") })
 }
 
 /// The memory of a node.
@@ -159,16 +217,18 @@ impl Hardware {
             core_copy_latency_s: seconds("core_copy_latency_ns"),
             worker_wake_s: seconds("worker_wake_ns").unwrap_or(0.0),
             worker_warm_s: seconds("worker_warm_ns").unwrap_or(0.0),
-            offload_s: seconds("device_offload_ns").unwrap_or(0.0),
-            descriptor_s: seconds("device_descriptor_ns").unwrap_or(0.0),
+            device: DeviceFigures {
+                offload_ns: parameter("device_offload_ns"),
+                descriptor_ns: parameter("device_descriptor_ns"),
+                dispatch_ns: parameter("device_dispatch_ns"),
+                batch_ns: parameter("device_batch_ns"),
+                member_ns: parameter("device_member_ns"),
+                page_request_ns: parameter("device_page_request_ns"),
+                submit_ns: parameter("submit_ns"),
+                submit_shared_ns: parameter("submit_shared_ns"),
+            },
             device_share: parameter("device_share").unwrap_or(1.0),
             thread_skew: parameter("thread_skew").unwrap_or(0.0),
-            submit_s: seconds("submit_ns").unwrap_or(0.0),
-            submit_shared_s: seconds("submit_shared_ns"),
-            dispatch_s: seconds("device_dispatch_ns").unwrap_or(0.0),
-            batch_s: seconds("device_batch_ns").unwrap_or(0.0),
-            member_s: seconds("device_member_ns").unwrap_or(0.0),
-            page_request_s: seconds("device_page_request_ns").unwrap_or(0.0),
         })
     }
 
@@ -193,24 +253,6 @@ impl Hardware {
     pub(super) fn read_rate(&self, cpus: usize, memory: usize) -> Result<f64, ModelError> {
         let cores = self.core_rate * self.memories[cpus].cpus_count as f64;
         Ok(self.memory_rate(memory)?.min(self.ways[cpus][memory]).min(cores))
-    }
-
-    /// The costs of a device that copies at `rate`. A shared queue whose cost is unknown costs as much as a dedicated one.
-    pub(super) fn device_costs(&self, rate: f64) -> DeviceCosts {
-        let ns = |seconds: f64| (seconds * 1e9).round() as u64;
-        let (submit_ns, dispatch_ns) = (ns(self.submit_s), ns(self.dispatch_s));
-        let occupancy_ns = ns(self.descriptor_s);
-        DeviceCosts {
-            submit_shared_ns: self.submit_shared_s.map_or(submit_ns, ns),
-            submit_dedicated_ns: submit_ns,
-            dispatch_ns,
-            occupancy_ns,
-            latency_ns: ns(self.offload_s).saturating_sub(submit_ns + dispatch_ns + occupancy_ns),
-            batch_fetch_ns: ns(self.batch_s),
-            batch_member_ns: ns(self.member_s),
-            bytes_per_second: (rate as u64).max(1),
-            page_request_ns: ns(self.page_request_s),
-        }
     }
 
     /// Whether it is known what any device copies, or, without devices, a thread.

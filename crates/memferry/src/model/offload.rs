@@ -17,13 +17,14 @@ use crate::route::{Endpoints, Route, device_shares};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
-use super::hardware::Hardware;
+use super::hardware::{DeviceFigures, Hardware};
 use super::traffic::{Fairness, Mover, Traffic};
 
 /// Costs of copies on one device of a machine, and on one of its cores. Times in seconds, rates in bytes per second.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Offload {
-    costs: DeviceCosts,
+    singles: DeviceCosts,
+    figures: DeviceFigures,
     core_rate: f64,
     core_latency_s: f64,
 }
@@ -37,7 +38,10 @@ impl Offload {
         let unknown = |what: &str| ModelError::Unknown { what: what.to_owned() };
         let rate = hardware.device_rates.iter().find_map(|rate| *rate);
         Ok(Offload {
-            costs: hardware.device_costs(rate.ok_or_else(|| unknown("the rate of a device"))?),
+            singles: hardware
+                .device
+                .costs_of_singles(rate.ok_or_else(|| unknown("the rate of a device"))?)?,
+            figures: hardware.device,
             core_rate: hardware.core_copy_rate.ok_or_else(|| unknown("the copy rate of a core"))?,
             core_latency_s: (hardware.core_copy_latency_s)
                 .ok_or_else(|| unknown("the latency of a copy by a core"))?,
@@ -50,47 +54,45 @@ impl Offload {
     }
 
     /// Rates and costs of the device.
-    pub fn costs(&self) -> DeviceCosts {
-        self.costs
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`].
+    pub fn costs(&self) -> Result<DeviceCosts, ModelError> {
+        self.figures.costs(self.device_rate())
     }
 
-    /// A submission of `batch` copies of `bytes` each to a dedicated queue, until the last is complete.
-    pub fn waited_for_s(&self, bytes: f64, batch: usize) -> f64 {
-        self.elapsed_s(bytes, batch, 1, 1)
+    /// The costs of single copies in a dedicated queue, with all pages present; the others are 0.
+    pub fn costs_of_singles(&self) -> DeviceCosts {
+        self.singles
     }
 
-    /// Rate of a submitter with so many submissions in flight in a dedicated queue.
-    pub fn rate(&self, bytes: f64, batch: usize, in_flight: usize) -> f64 {
-        // The time between two long runs is that of a queue that is never empty. No device has more entries.
-        let in_flight = in_flight.clamp(1, 1024);
-        let (short, long) = (2 * in_flight, 4 * in_flight);
-        let seconds = |count| self.elapsed_s(bytes, batch, in_flight, count);
-        let between_s = seconds(long) - seconds(short);
-        (long - short) as f64 * bytes * batch.max(1) as f64 / between_s
+    /// A copy through a dedicated queue, until it is complete.
+    pub fn waited_for_s(&self, bytes: f64) -> f64 {
+        elapsed_s(self.singles, bytes, 1, 1, 1)
     }
 
-    fn elapsed_s(&self, bytes: f64, batch: usize, depth: usize, repetitions: usize) -> f64 {
-        let queue = QueueLoad { entries: depth, priority: 1, submit_ns: self.costs.submit_dedicated_ns };
-        let submitter = SubmitterLoad {
-            queue: 0,
-            bytes: bytes.round() as u64,
-            batch: batch.max(1) as u32,
-            depth,
-            repetitions,
-            absent: AbsentPages::None,
-        };
-        let load = DeviceLoad { costs: self.costs, engines: 1, queues: &[queue], submitters: &[submitter] };
-        run(&load).iter().map(|time: &SubmitterTime| time.elapsed_ns).max().unwrap_or(0) as f64 * 1e-9
+    /// Rate of a submitter with so many copies in flight in a dedicated queue.
+    pub fn rate(&self, bytes: f64, in_flight: usize) -> f64 {
+        rate(self.singles, bytes, 1, in_flight)
+    }
+
+    /// The same of batches of `batch` copies of `bytes` each.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`]: what batches cost.
+    pub fn batch_rate(&self, bytes: f64, batch: usize, in_flight: usize) -> Result<f64, ModelError> {
+        let costs = if batch > 1 { self.costs()? } else { self.singles };
+        Ok(rate(costs, bytes, batch, in_flight))
     }
 
     /// Rate of an engine whose queue is never empty.
     pub fn pipelined_rate(&self, bytes: f64) -> f64 {
-        self.device_rate().min(bytes * 1e9 / self.costs.occupancy_ns as f64)
+        self.device_rate().min(bytes * 1e9 / self.singles.occupancy_ns as f64)
     }
 
     /// Smallest size for which waiting for the device takes no longer than a core's copy.
     pub fn break_even_waited_bytes(&self) -> f64 {
-        smallest(|bytes| self.waited_for_s(bytes, 1) <= self.core_s(bytes))
+        smallest(|bytes| self.waited_for_s(bytes) <= self.core_s(bytes))
     }
 
     /// Smallest size for which the device, always busy, is no slower than a core.
@@ -100,23 +102,46 @@ impl Offload {
 
     /// Smallest size at which a busy device reaches its rate.
     pub fn saturation_bytes(&self) -> f64 {
-        self.device_rate() * self.costs.occupancy_ns as f64 * 1e-9
+        self.device_rate() * self.singles.occupancy_ns as f64 * 1e-9
     }
 
     /// Time of a core for one submission.
     pub fn submit_s(&self) -> f64 {
-        self.costs.submit_dedicated_ns as f64 * 1e-9
+        self.singles.submit_dedicated_ns as f64 * 1e-9
     }
 
     /// Share of a waited-for copy in which the core may sleep.
     pub fn asleep(&self, bytes: f64) -> f64 {
-        1.0 - self.submit_s() / self.waited_for_s(bytes, 1)
+        1.0 - self.submit_s() / self.waited_for_s(bytes)
     }
 
     /// Rate of the device.
     pub fn device_rate(&self) -> f64 {
-        self.costs.bytes_per_second as f64
+        self.singles.bytes_per_second as f64
     }
+}
+
+/// Rate of a submitter with so many submissions in flight.
+fn rate(costs: DeviceCosts, bytes: f64, batch: usize, in_flight: usize) -> f64 {
+    // The time between two long runs is that of a queue that is never empty. No device has more entries.
+    let in_flight = in_flight.clamp(1, 1024);
+    let (short, long) = (2 * in_flight, 4 * in_flight);
+    let seconds = |count| elapsed_s(costs, bytes, batch, in_flight, count);
+    (long - short) as f64 * bytes * batch as f64 / (seconds(long) - seconds(short))
+}
+
+fn elapsed_s(costs: DeviceCosts, bytes: f64, batch: usize, depth: usize, repetitions: usize) -> f64 {
+    let queue = QueueLoad { entries: depth, priority: 1, submit_ns: costs.submit_dedicated_ns };
+    let submitter = SubmitterLoad {
+        queue: 0,
+        bytes: bytes.round() as u64,
+        batch: batch as u32,
+        depth,
+        repetitions,
+        absent: AbsentPages::None,
+    };
+    let load = DeviceLoad { costs, engines: 1, queues: &[queue], submitters: &[submitter] };
+    run(&load).iter().map(|time: &SubmitterTime| time.elapsed_ns).max().unwrap_or(0) as f64 * 1e-9
 }
 
 /// Smallest size from which on a condition holds; infinite if there is none below 1 GiB.
@@ -155,5 +180,5 @@ pub fn copy_s(
         traffic.copy(Mover::Device(share.engine), source, target, share.bytes.len() as f64, ());
     }
     while traffic.next().is_some() {}
-    Ok(hardware.offload_s + traffic.now_s())
+    Ok(hardware.device.offload_s() + traffic.now_s())
 }

@@ -281,7 +281,8 @@ impl<'a> Simulation<'a> {
         for queue in 0..self.queues.len() {
             let is_device = queue + 1 < self.queues.len();
             if !self.queues[queue].is_empty() {
-                let begin_s = if is_device { self.hardware.offload_s } else { self.hardware.worker_wake_s };
+                let begin_s =
+                    if is_device { self.hardware.device.offload_s() } else { self.hardware.worker_wake_s };
                 self.traffic.after(begin_s, Event::Begin { queue });
             }
         }
@@ -328,7 +329,7 @@ impl<'a> Simulation<'a> {
         self.run.copied_s = self.traffic.now_s();
         if !self.queues[queue].is_empty() {
             // Large copies follow each other without a gap; small ones at the pace of descriptors.
-            self.traffic.after(self.hardware.descriptor_s, Event::Begin { queue });
+            self.traffic.after(self.hardware.device.descriptor_s(), Event::Begin { queue });
         }
         if self.groups[group].is_waiting {
             self.groups[group].is_waiting = false;

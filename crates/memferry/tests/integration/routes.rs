@@ -62,6 +62,31 @@ fn devices_of_unknown_rate_take_no_part_where_others_are_known() {
     assert!(Offload::of(&Hardware::of(&none).unwrap()).is_err());
 }
 
+/// A cost that is not known is an error where it counts, not a guess.
+#[test]
+fn unknown_costs_of_a_device_are_errors() {
+    const PROFILE: &str = include_str!("../../machines/spr-56c.json");
+    let without = |name: &str| {
+        let named = format!("\"name\": \"{name}\"");
+        assert!(PROFILE.contains(&named));
+        // Another parameter, which devices do not have.
+        let text = PROFILE.replace(&named, "\"name\": \"query_ns\"");
+        Hardware::of(&Machine::from_profile_text("made up", &text).unwrap()).unwrap()
+    };
+    for name in ["submit_ns", "device_offload_ns", "device_descriptor_ns"] {
+        let error = Offload::of(&without(name)).unwrap_err().to_string();
+        assert!(error.contains(&format!("parameter {name} is not known")), "{error}");
+    }
+    let other = ["submit_shared_ns", "device_dispatch_ns", "device_batch_ns", "device_member_ns"];
+    for name in other.into_iter().chain(["device_page_request_ns"]) {
+        let offload = Offload::of(&without(name)).unwrap();
+        let error = offload.costs().unwrap_err().to_string();
+        assert!(error.contains(&format!("parameter {name} is not known")), "{error}");
+        assert!(offload.rate(4096.0, 8) > 0.0, "single copies in a dedicated queue do without it");
+        assert!(offload.batch_rate(4096.0, 8, 1).is_err());
+    }
+}
+
 /// Node 8 is the HBM of node 0, 11 is on its socket, 12 and 15 are on the other.
 ///
 /// Source: Fürst 2024, figure 3.6; draft, figure 3.6, for `Smart`.

@@ -362,7 +362,9 @@ mod tests {
                     submitters: &[submitter],
                 })[0];
                 let difference = elapsed(&config, load) / modelled.elapsed_ns as f64 - 1.0;
-                assert!(difference.abs() < 0.03, "{difference}: {engines} engines, {mode:?}, {load:?}");
+                // Equal, unless several engines move pieces of large descriptors, whose order is not the same.
+                let most = if engines > 1 && size > 4096 { 0.01 } else { 0.0 };
+                assert!(difference.abs() <= most, "{difference}: {engines} engines, {mode:?}, {load:?}");
             }
         }
     }
@@ -371,12 +373,18 @@ mod tests {
     #[test]
     fn what_sets_the_pace() {
         let bytes = 100.0 * 4096.0;
-        let dedicated = bytes / elapsed(&device(1, QueueMode::Dedicated), load(4096, 1, 16));
-        assert!((28.0..=30.0).contains(&dedicated), "{dedicated} GB/s");
+        let costs = DeviceCosts::sapphire_rapids();
+        // The bandwidth is busy from the first descriptor's bytes to the last one's: all but this is at 30 GB/s.
+        let ends_ns = (costs.dispatch_ns + costs.occupancy_ns + costs.latency_ns) as f64;
+        let first_ns = ends_ns + costs.submit_dedicated_ns as f64;
+        let dedicated = bytes / (elapsed(&device(1, QueueMode::Dedicated), load(4096, 1, 16)) - first_ns);
+        assert!((29.9..=30.0).contains(&dedicated), "{dedicated} GB/s");
         let shared = bytes / elapsed(&device(1, QueueMode::Shared), load(4096, 1, 16));
         assert!((9.0..=10.3).contains(&shared), "{shared} GB/s: 4096 bytes every 400 ns");
-        let batched = 8.0 * bytes / elapsed(&device(1, QueueMode::Shared), load(4096, 8, 4));
-        assert!((28.0..=30.0).contains(&batched), "{batched} GB/s: lists are fetched ahead");
+        let list_ns = (costs.occupancy_ns + costs.batch_fetch_ns + 8 * costs.batch_member_ns) as f64;
+        let first_ns = ends_ns + costs.submit_shared_ns as f64 + list_ns;
+        let batched = 8.0 * bytes / (elapsed(&device(1, QueueMode::Shared), load(4096, 8, 4)) - first_ns);
+        assert!((29.9..=30.0).contains(&batched), "{batched} GB/s: lists are fetched ahead");
     }
 
     #[test]

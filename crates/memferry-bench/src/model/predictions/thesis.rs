@@ -131,14 +131,14 @@ impl List {
             Some("four and eight come out alike, as both saturate the source's memory");
         let costs = Offload::of(&hardware)?;
         self.statement("batches faster than single submissions at the largest size", &["F018"], {
-            costs.rate(GIB, 50, 1) > costs.rate(GIB, 1, 1)
+            costs.batch_rate(GIB, 50, 1)? > costs.rate(GIB, 1)
         });
-        let (mib, threads) = (GIB / 1024.0, |bytes, count| costs.rate(bytes, 1, count));
+        let (mib, threads) = (GIB / 1024.0, |bytes, count| costs.rate(bytes, count));
         self.statement("1 MiB faster with more threads", &["F028"], threads(mib, 12) > threads(mib, 1));
         self.statement("1 GiB faster than 1 MiB", &["F029"], threads(GIB, 1) > threads(mib, 1));
         let enough = (10..31)
             .map(|power| f64::from(1 << power))
-            .find(|&bytes| costs.rate(bytes, 1, 1) >= 0.9 * costs.device_rate());
+            .find(|&bytes| costs.rate(bytes, 1) >= 0.9 * costs.device_rate());
         let enough = enough.unwrap_or(f64::INFINITY) / mib;
         self.figure("size from which single submissions reach 90 %", &["F017", "F062"], enough, "MiB")
             .unexplained = Some("the thesis's library adds delays to each submission, and prints none");

@@ -11,9 +11,10 @@ use memferry::mover::{DsaEngine, DsaOptions, Engine, Mover, MoverError};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::WorkQueueInfo;
 use memferry_dsa_emulator::{
-    BATCH_MAX, DeviceConfig, DeviceCosts, Emulator, FaultPlan, GroupConfig, TRANSFER_BYTES_MAX, shared_queue,
+    BATCH_MAX, DeviceConfig, Emulator, FaultPlan, GroupConfig, TRANSFER_BYTES_MAX, shared_queue,
 };
 
+use super::super::emulated::timing_of;
 use super::columns::{Columns, masks};
 use super::modelled::{pipeline, told};
 use super::query::TaskThreads;
@@ -65,7 +66,7 @@ impl Cores {
         Cores { machine: Arc::new(machine), planned, engines, why_none, is_emulated }
     }
 
-    pub(super) fn with_emulated(machine: Machine, timing: DeviceCosts) -> Result<Cores, Skipped> {
+    pub(super) fn with_emulated(machine: Machine) -> Result<Cores, Skipped> {
         let mut nodes: Vec<Option<NodeId>> =
             machine.accelerators().iter().map(|device| device.node).collect();
         if nodes.is_empty() {
@@ -74,6 +75,7 @@ impl Cores {
             }
             nodes.push(None);
         }
+        let timing = timing_of(&machine).map_err(|error| Skipped::Cannot(error.to_string()))?;
         let engine = |node: Option<NodeId>| -> Result<Arc<dyn Engine>, Skipped> {
             let queue = WorkQueueInfo {
                 transfer_bytes_max: TRANSFER_BYTES_MAX,

@@ -32,7 +32,6 @@ use std::sync::Arc;
 pub use axes::Axes;
 use memferry::model::ModelError;
 use memferry::topology::Machine;
-use memferry_dsa_emulator::DeviceCosts;
 pub use published::published;
 pub use query::{Nodes, PAGE_BYTES, Query};
 use serde::{Deserialize, Serialize};
@@ -142,12 +141,13 @@ impl Qdp {
     }
 
     /// The cores of this machine. Copies go through emulated devices on the nodes of `machine`'s devices; this machine gets
-    /// one if it has none. All devices have this timing. All memory is this machine's.
+    /// one if it has none. The costs are those of the profile of `machine`. All memory is this machine's.
     ///
     /// # Errors
-    /// [`Skipped::Cannot`]: another machine has no devices. [`Skipped::Failed`]: a device does not start.
-    pub fn on_emulated(machine: Machine, timing: DeviceCosts) -> Result<Qdp, Skipped> {
-        Ok(Qdp(On::Cores(Box::new(Cores::with_emulated(machine, timing)?))))
+    /// [`Skipped::Cannot`]: another machine has no devices, or lacks a cost of them. [`Skipped::Failed`]: a device does not
+    /// start.
+    pub fn on_emulated(machine: Machine) -> Result<Qdp, Skipped> {
+        Ok(Qdp(On::Cores(Box::new(Cores::with_emulated(machine)?))))
     }
 
     /// The model of a machine.

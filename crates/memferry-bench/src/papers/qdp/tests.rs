@@ -136,10 +136,7 @@ fn advice_here_is_about_this_machine_and_its_engines() {
     let told = |devices: &[u32]| {
         let devices: Vec<_> = devices.iter().map(|&node| Some(NodeId(node))).collect();
         let machine = xeon_max().with_devices_on(&devices);
-        advised(
-            &Qdp::on_emulated(machine, DeviceCosts::sapphire_rapids()).unwrap(),
-            Variant::AdvisedDistributed,
-        )
+        advised(&Qdp::on_emulated(machine).unwrap(), Variant::AdvisedDistributed)
     };
     let (one, two) = (told(&[1]), told(&[0, 1]));
     assert!(one.contains("by one device") && two.contains("by all devices in turn"), "{one}\n{two}");
@@ -173,7 +170,7 @@ fn with_a_barrier_every_chunk_is_a_hit() {
 /// Eight devices, sixteen nodes, one memory.
 #[test]
 fn emulated_devices_copy() {
-    let qdp = Qdp::on_emulated(xeon_max(), DeviceCosts::sapphire_rapids()).unwrap();
+    let qdp = Qdp::on_emulated(xeon_max()).unwrap();
     for variant in [Variant::Prefetching, Variant::Distributed] {
         let query = Query { sync: Synchronization::Barrier, ..query(&qdp, false, variant) };
         let taken = qdp.run(&query, QueryRuns { warm_ups: 0, runs: 1 }).unwrap();
@@ -192,7 +189,7 @@ fn emulated_devices_copy() {
 #[test]
 fn a_machine_without_devices_has_none_to_emulate() {
     let without = Machine::from_profile("skylake-8180-snc-off").unwrap();
-    let error = Qdp::on_emulated(without, DeviceCosts::sapphire_rapids()).unwrap_err();
+    let error = Qdp::on_emulated(without).unwrap_err();
     assert!(matches!(&error, Skipped::Cannot(why) if why.contains("has no DSA")), "{error}");
 }
 

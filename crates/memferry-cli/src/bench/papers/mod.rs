@@ -31,7 +31,6 @@ use memferry_bench::papers::{
     BENCHMARKS, Backend, Benchmark, Measurement, OnEmulated, OnMachine, OnModel, Point, Way, benchmark,
 };
 use memferry_dsa::system::SystemState;
-use memferry_dsa_emulator::DeviceCosts;
 
 use self::options::{On, Options};
 use self::row::PaperRow;
@@ -140,7 +139,7 @@ fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
     Ok(match on {
         On::Machine => Box::new(OnMachine::new(machine, SystemState::discover()?, are_devices_emulated())),
-        On::Emulated => Box::new(OnEmulated::new(machine, DeviceCosts::sapphire_rapids())),
+        On::Emulated => Box::new(OnEmulated::new(machine).map_err(not_modelled)?),
         On::Model => Box::new(OnModel::new(machine).map_err(not_modelled)?),
     })
 }

@@ -9,7 +9,6 @@ use memferry_bench::dsa::device_provenance;
 use memferry_bench::harness::{Provenance, median};
 use memferry_bench::papers::qdp::{Axes, Nodes, Qdp, Query, QueryRuns, Variant, published};
 use memferry_bench::papers::{Measurement, Metric, Skipped};
-use memferry_dsa_emulator::DeviceCosts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -223,7 +222,7 @@ fn qdp(on: On, options: &Options) -> Result<Qdp> {
     let started = |qdp: Result<Qdp, Skipped>| qdp.context("the benchmark cannot begin");
     match on {
         On::Machine => started(Qdp::on_machine(machine)),
-        On::Emulated => started(Qdp::on_emulated(machine, DeviceCosts::sapphire_rapids())),
+        On::Emulated => started(Qdp::on_emulated(machine)),
         On::Model => Qdp::on_model(machine).map_err(not_modelled),
     }
 }

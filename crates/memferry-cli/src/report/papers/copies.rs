@@ -45,7 +45,7 @@ impl Papers {
         for (batch, name) in [(1, "single"), (10, "batches of 10"), (50, "batches of 50")] {
             for power in 10..=30 {
                 let bytes = f64::from(1 << power);
-                let rate = costs.rate(bytes, batch, 1) / GIB;
+                let rate = costs.batch_rate(bytes, batch, 1)? / GIB;
                 figure.points.push(Point::new(name, Provenance::Modelled, bytes.to_string(), rate));
             }
         }
@@ -66,7 +66,7 @@ impl Papers {
         for (bytes, name) in [(1 << 12, "4 KiB"), (1 << 16, "64 KiB"), (1 << 20, "1 MiB"), (1 << 30, "1 GiB")]
         {
             for threads in [1, 2, 4, 8, 12] {
-                let rate = costs.rate(f64::from(bytes), 1, threads) / GIB;
+                let rate = costs.rate(f64::from(bytes), threads) / GIB;
                 figure.points.push(Point::new(name, Provenance::Modelled, threads.to_string(), rate));
             }
         }
@@ -154,7 +154,7 @@ impl Papers {
             for power in 8..=20 {
                 let bytes = f64::from(1 << power);
                 let name = if batch == 1 { "no batch".to_owned() } else { format!("batches of {batch}") };
-                let rate = costs.rate(bytes, batch, 1) / 1e9;
+                let rate = costs.batch_rate(bytes, batch, 1)? / 1e9;
                 figure.points.push(Point::new(name, Provenance::Modelled, bytes.to_string(), rate));
             }
         }
@@ -180,13 +180,15 @@ pub(in crate::report) fn device_and_core(name: &str, machine: &Machine) -> Resul
     for power in 8..=20 {
         let bytes = f64::from(1 << power);
         let rates = [
-            ("a core", bytes / costs.core_s(bytes)),
-            ("DSA, waited for", costs.rate(bytes, 1, 1)),
-            ("DSA, batches of 16", costs.rate(bytes, 16, 1)),
-            ("DSA, kept busy", costs.pipelined_rate(bytes)),
+            ("a core", Some(bytes / costs.core_s(bytes))),
+            ("DSA, waited for", Some(costs.rate(bytes, 1))),
+            // A calibration does not measure batches.
+            ("DSA, batches of 16", costs.batch_rate(bytes, 16, 1).ok()),
+            ("DSA, kept busy", Some(costs.pipelined_rate(bytes))),
         ];
-        let point = |(name, rate)| Point::new(name, Provenance::Modelled, bytes.to_string(), rate / 1e9);
-        figure.points.extend(rates.map(point));
+        let point =
+            |(name, rate)| Some(Point::new(name, Provenance::Modelled, bytes.to_string(), rate? / 1e9));
+        figure.points.extend(rates.into_iter().filter_map(point));
     }
     Ok(figure)
 }
