@@ -16,6 +16,7 @@ macro_rules! display_by_serde {
 }
 
 mod allocations;
+mod equal;
 mod pairs;
 mod provenance;
 mod random;
@@ -24,6 +25,7 @@ mod row;
 
 pub use allocations::{CountingAllocator, allocations_count};
 pub(crate) use display_by_serde;
+pub use equal::{UnequalWork, WORK, check_equal_work};
 pub use pairs::{Estimate, Pairs, alternate, geomean, geomean_ratio, median, try_alternate};
 pub use provenance::Provenance;
 pub use random::Random;

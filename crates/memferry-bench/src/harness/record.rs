@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::Row;
+use super::{Row, UnequalWork, check_equal_work};
 
 /// One run of one benchmark.
 #[derive(Debug, Serialize)]
@@ -62,18 +62,27 @@ pub trait CsvRow: Serialize {
 
 /// A record that cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the results cannot be written to {}; make room there or choose another directory (--out, --results)",
-    directory.display()
-)]
-pub struct RecordError {
-    directory: PathBuf,
-    source: io::Error,
+#[non_exhaustive]
+pub enum RecordError {
+    /// The directory or a file cannot be written.
+    #[error(
+        "the results cannot be written to {}; make room there or choose another directory (--out, --results)",
+        directory.display()
+    )]
+    Io {
+        /// The directory of the record.
+        directory: PathBuf,
+        /// The error of the kernel.
+        source: io::Error,
+    },
+    /// A row has a peer of other work.
+    #[error(transparent)]
+    UnequalWork(#[from] UnequalWork),
 }
 
 impl RecordError {
     fn at(directory: &Path) -> impl Fn(io::Error) -> RecordError {
-        move |source| RecordError { directory: directory.to_owned(), source }
+        move |source| RecordError::Io { directory: directory.to_owned(), source }
     }
 }
 
@@ -113,10 +122,14 @@ impl<R: CsvRow> Record<R> {
     /// names.
     ///
     /// # Errors
-    /// [`RecordError`]. Neither file exists in part, and an older one of the same name is unchanged.
+    /// [`RecordError`], also for a peer of other work without a label. Neither file exists in part, and an older one of the
+    /// same name is unchanged.
     pub fn write_as(&self, name: &str, directory: &Path) -> Result<PathBuf, RecordError> {
         let directory = self.directory(directory);
         let failed = RecordError::at(&directory);
+        for row in &self.rows {
+            check_equal_work(&serde_json::to_value(row).map_err(io::Error::from).map_err(&failed)?)?;
+        }
         fs::create_dir_all(&directory).map_err(&failed)?;
         let stem = format!("{}-{name}", &self.started[..10]);
         let csv = directory.join(format!("{stem}.csv"));

@@ -76,14 +76,43 @@ pub struct Peer {
     /// Upper end of that interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_high: Option<f64>,
+    /// How its number was obtained, if otherwise than the row's.
+    #[serde(rename = "peer_how", skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+    /// The columns in which the peer differs on purpose ([`check_equal_work`](super::check_equal_work)).
+    #[serde(rename = "peer_differs", skip_serializing_if = "<[_]>::is_empty")]
+    pub differs: &'static [&'static str],
 }
 
 impl Peer {
     /// A peer and the ratio to it, with its confidence interval.
     pub fn new(name: impl Into<String>, value: f64, ratio: Estimate) -> Peer {
         let Estimate { value: ratio, low, high } = ratio;
-        let name = name.into();
-        Peer { name, value: Some(value), ratio: Some(ratio), ratio_low: Some(low), ratio_high: Some(high) }
+        Peer {
+            value: Some(value),
+            ratio: Some(ratio),
+            ratio_low: Some(low),
+            ratio_high: Some(high),
+            ..Peer::named(name)
+        }
+    }
+
+    /// A peer that did not run.
+    fn named(name: impl Into<String>) -> Peer {
+        Peer {
+            name: name.into(),
+            value: None,
+            ratio: None,
+            ratio_low: None,
+            ratio_high: None,
+            provenance: None,
+            differs: &[],
+        }
+    }
+
+    /// Says that its number was obtained otherwise than the row's.
+    pub fn obtained(self, provenance: Provenance) -> Peer {
+        Peer { provenance: Some(provenance), differs: &["how"], ..self }
     }
 }
 
@@ -148,10 +177,15 @@ impl Row {
         Row { peer: row.peer.map(|peer| Peer { value: Some(value), ..peer }), ..row }
     }
 
+    /// Adds a published number without a ratio.
+    pub fn beside_published(self, value: f64) -> Row {
+        let row = self.beside("published", value);
+        Row { peer: row.peer.map(|peer| peer.obtained(Provenance::Published)), ..row }
+    }
+
     /// Says which peer has no number, and why.
     pub fn without_peer(self, name: impl Into<String>) -> Row {
-        let peer = Peer { name: name.into(), value: None, ratio: None, ratio_low: None, ratio_high: None };
-        Row { peer: Some(peer), ..self }
+        Row { peer: Some(Peer::named(name)), ..self }
     }
 
     /// Adds a peer with a ratio without interval; above 1 means better.

@@ -31,7 +31,7 @@ impl Validation {
         let row = |prediction: &Prediction| {
             let Prediction { name, rows, predicted, published: (low, high), unit, .. } = prediction;
             let row = Row::modelled(format!("{name} [{}]", rows.join(", ")), *predicted, unit);
-            row.beside("published", predicted.clamp(*low, *high))
+            row.beside_published(predicted.clamp(*low, *high))
         };
         self.bounds.iter().cloned().chain(self.predictions.iter().map(row)).collect()
     }
@@ -180,7 +180,7 @@ pub fn variants() -> Result<Vec<Row>, ModelError> {
         ] {
             let run = pipeline.run(&machine, &hardware)?;
             let compared = |what: String, value: f64, unit, published: f64| {
-                Row::modelled(what, value, unit).beside("published", published)
+                Row::modelled(what, value, unit).beside_published(published)
             };
             rows.push(compared(format!("{name}: {what}"), run.total_s * 1e3, "ms", published_ms));
             let hits = run.hit_rate().unwrap_or(0.0) * 100.0;

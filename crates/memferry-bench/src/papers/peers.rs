@@ -1,6 +1,7 @@
 //! The published number that a point repeats.
 
 use memferry::mover::Route;
+use serde_json::{Value, json};
 
 use super::{Metric, Point, Way};
 use crate::dsa::load::LoadOperation;
@@ -11,8 +12,10 @@ use crate::model::figures;
 pub struct Published {
     /// The publication and the row of `published/*.csv`.
     pub name: String,
-    /// Value in the metric's unit.
+    /// Value in the unit of its work.
     pub value: f64,
+    /// The printed conditions, by columns of rows; those that are not printed are left out.
+    pub work: Vec<(&'static str, Value)>,
 }
 
 const GIB: f64 = (1 << 30) as f64;
@@ -35,15 +38,23 @@ pub fn published(benchmark: &str, point: &Point, metric: Metric) -> Option<Publi
     };
     let figure = figures().into_iter().find(|figure| figure.id == row)?;
     let number = figure.number()?;
-    let value = match figure.unit.as_str() {
-        "GiB/s" => number * GIB,
-        "GB/s" => number * GB,
-        "%" => 1.0 + number / 100.0,
-        "fraction" => number,
+    let (value, unit) = match figure.unit.as_str() {
+        "GiB/s" => (number * GIB, "bytes/s"),
+        "GB/s" => (number * GB, "bytes/s"),
+        "%" => (1.0 + number / 100.0, "1"),
+        "fraction" => (number, "1"),
         _ => return None,
     };
     let publication = if row.starts_with('K') { "Kuper 2024" } else { "Fürst 2024" };
-    Some(Published { name: format!("published ({publication}, {row})"), value })
+    let mut work = vec![("operation", json!("copy")), ("unit", json!(unit)), ("how", json!("published"))];
+    let size_bytes = match row {
+        "F021" | "F048" | "F049" => Some(1 << 30),
+        "K057" => Some(4096),
+        // From a size on.
+        _ => None,
+    };
+    work.extend(size_bytes.map(|bytes| ("size_bytes", json!(bytes))));
+    Some(Published { name: format!("published ({publication}, {row})"), value, work })
 }
 
 /// The published row for the throughput of one or several devices.

@@ -2,3 +2,4 @@
 
 mod model;
 mod mover_measure;
+mod records;

@@ -290,7 +290,7 @@ fn checked_rows(checked: Vec<Checked>) -> Vec<Row> {
     let mut rows = vec![median];
     for it in checked {
         let ratio = Estimate::exact(it.predicted_s / it.measured_s);
-        let peer = Peer::new("modelled", it.predicted_s * 1e6, ratio);
+        let peer = Peer::new("modelled", it.predicted_s * 1e6, ratio).obtained(Provenance::Modelled);
         rows.push(Row { peer: Some(peer), ..row(it.name, it.measured_s * 1e6, "us") });
     }
     rows

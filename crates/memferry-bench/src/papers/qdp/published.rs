@@ -1,5 +1,7 @@
 //! The published number that a query repeats.
 
+use serde_json::json;
+
 use super::{Metric, Query, Synchronization, Variant};
 use crate::model::figures;
 use crate::papers::Published;
@@ -26,6 +28,7 @@ pub fn published(query: &Query, metric: Metric) -> Option<Published> {
         (Variant::Distributed, Metric::HIT_RATE) => ("F084", 0.01),
         _ => return None,
     };
-    let value = figures().into_iter().find(|metric| metric.id == row)?.number()? * factor;
-    Some(Published { name: format!("published (Fürst 2024, {row})"), value })
+    let value = figures().into_iter().find(|figure| figure.id == row)?.number()? * factor;
+    let work = vec![("unit", json!(metric.unit)), ("how", json!("published"))];
+    Some(Published { name: format!("published (Fürst 2024, {row})"), value, work })
 }

@@ -54,11 +54,18 @@ impl<P: Columns> PaperRow<P> {
         row.set("samples", json!(values.len()));
         row.set("min", json!(values.iter().copied().fold(f64::INFINITY, f64::min)));
         row.set("max", json!(values.iter().copied().fold(f64::NEG_INFINITY, f64::max)));
-        if let Some(Published { name, value: peer_value }) = peer {
+        if let Some(Published { name, value: peer_value, work }) = peer {
             let ratio = if metric.is_more_better { value / peer_value } else { peer_value / value };
             row.set("peer", json!(name));
             row.set("peer_value", json!(peer_value));
             row.set("ratio", json!(ratio));
+            if !work.is_empty() {
+                // Its name says that it is published.
+                row.set("peer_differs", json!(["how"]));
+            }
+            for (column, value) in work {
+                row.set(&format!("peer_{column}"), value);
+            }
         }
         row
     }
@@ -73,7 +80,8 @@ impl PaperRow<Point> {
         provenance: Provenance,
         taken: &Measurement,
     ) -> PaperRow<Point> {
-        let beside = taken.peer.map(|(name, value)| Published { name: name.to_owned(), value });
+        let beside =
+            taken.peer.map(|(name, value)| Published { name: name.to_owned(), value, work: Vec::new() });
         let peer = beside.or_else(|| published(benchmark, point, taken.metric));
         let mut row = PaperRow::taken(name, point, provenance, taken, peer);
         row.set("overhead", json!(taken.overhead));

@@ -1,0 +1,54 @@
+//! The records in results/: comparisons are of equal work.
+
+use std::fs;
+use std::path::Path;
+
+use memferry_bench::harness::{WORK, check_equal_work};
+use serde_json::Value;
+
+/// Peers of records from before `peer_how`: the same work, measured in the same run, by benchmark.
+const EQUAL: [(&str, &[&str]); 6] = [
+    ("cache", &["LRU", "before the threads", "moka", "quick_cache", "thesis"]),
+    ("dsa", &["crc-fast", "memcmp", "memcpy", "memcpy, then crc-fast", "memset", "two memcpy"]),
+    ("emulate", &["UMWAIT", "a thread on a futex"]),
+    (
+        "mover",
+        &["memcpy", "non_temporal", "rep_movsb", "two threads with memcpy", "copying on the core of spr-56c"],
+    ),
+    ("pollution", &["alone"]),
+    ("query", &["datafusion"]),
+];
+
+/// Whether the name of a peer says how its number was obtained, or what it lacks.
+fn is_named(peer: &str) -> bool {
+    peer.starts_with("published (") || peer == "modelled" || peer.starts_with("memferry without ")
+}
+
+#[test]
+fn no_record_compares_unequal_work() {
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results");
+    let mut compared = 0;
+    for machine in fs::read_dir(results).unwrap().map(|entry| entry.unwrap().path()).filter(|it| it.is_dir())
+    {
+        for path in fs::read_dir(machine).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+            let bench = record["bench"].as_str().unwrap();
+            for row in record["rows"].as_array().unwrap().iter().filter(|row| !row["ratio"].is_null()) {
+                compared += 1;
+                check_equal_work(row).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                let peer = row["peer"].as_str().unwrap();
+                let is_described = WORK.iter().any(|column| row.get(format!("peer_{column}")).is_some());
+                let is_equal = EQUAL.iter().any(|(of, peers)| *of == bench && peers.contains(&peer));
+                assert!(is_described || is_equal || is_named(peer), "{}: {row}", path.display());
+                if peer.starts_with("published (") {
+                    let operation = &row["operation"];
+                    assert!(operation.is_null() || operation == "copy", "{}: {row}", path.display());
+                }
+            }
+        }
+    }
+    assert!(compared > 100, "{compared} rows with a ratio");
+}
