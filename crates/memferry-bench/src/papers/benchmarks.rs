@@ -65,20 +65,24 @@ pub const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "queues",
-        about: "one dedicated queue with batches, as many dedicated queues as submitters, or one shared by them \
-                (Kuper et al. 2024, figure 9)",
-        varied: &["way", "size_bytes", "batch", "submitters", "queues"],
+        about: "one dedicated queue with batches, dedicated queues with a submitter and an engine each, or one queue and \
+                engine shared by submitters (Kuper et al. 2024, figure 9)",
+        varied: &["way", "size_bytes", "batch", "submitters", "queues", "engines"],
         axes: |is_quick| Axes {
             ways: vec![Way::Shared, Way::Dedicated],
             sizes_bytes: some(&[256, KIB, 4 * KIB, 16 * KIB, 64 * KIB], is_quick, &[1, 3]),
             batches: some(&[1, 2, 4, 8], is_quick, &[0, 2]),
             submitters: some(&[1, 2, 4, 8], is_quick, &[0, 2]),
-            queues: some(&[1, 2, 4, 8], is_quick, &[0, 2]),
+            // A device has four engines.
+            queues: some(&[1, 2, 4], is_quick, &[0, 2]),
+            engines: some(&[Some(1), Some(2), Some(4)], is_quick, &[0, 2]),
             depths: vec![16],
             entries: vec![Some(16)],
             ..Axes::default()
         },
         is_meant: |point| match point.way {
+            // An option may leave the number of engines to the configuration.
+            _ if point.engines.is_some_and(|engines| engines as usize != point.queues) => false,
             Way::Dedicated => point.submitters == point.queues && (point.batch == 1 || point.queues == 1),
             _ => point.queues == 1 && point.batch == 1,
         },
@@ -307,6 +311,8 @@ mod tests {
         let benchmark = benchmark("queues").unwrap();
         let points = benchmark.points(&(benchmark.axes)(false));
         assert!(points.iter().all(|it| it.way != Way::Dedicated || it.queues == it.submitters));
+        assert!(points.iter().all(|it| it.engines == Some(it.queues as u32)), "one engine for each queue");
+        assert!(points.iter().any(|it| it.way == Way::Dedicated && it.queues == 4));
         assert!(points.iter().any(|it| it.way == Way::Shared && it.submitters == 8));
         assert!(points.iter().any(|it| it.way == Way::Dedicated && it.batch == 8 && it.queues == 1));
     }

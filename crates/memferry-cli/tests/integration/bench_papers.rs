@@ -124,9 +124,9 @@ fn figures_of_the_papers() {
     // One submitter waits for each; a batch, or several of them, keep the device busy.
     let emulated = quick("queues", &["--on", "emulated", "--sizes", "1KiB"]);
     let [single, batched, shared] = [
-        "queues_dedicated_1KiB_batch1_submitters1_queues1",
-        "queues_dedicated_1KiB_batch4_submitters1_queues1",
-        "queues_shared_1KiB_batch1_submitters1_queues1",
+        "queues_dedicated_1KiB_batch1_submitters1_queues1_engines1",
+        "queues_dedicated_1KiB_batch4_submitters1_queues1_engines1",
+        "queues_shared_1KiB_batch1_submitters1_queues1_engines1",
     ]
     .map(|name| value(&emulated, name));
     assert!(shared < single && batched > 0.5 * single, "{shared} {single} {batched}");
