@@ -105,7 +105,9 @@ impl OnEmulated {
             _ if metrics.contains(&Metric::LOAD) => {
                 "the emulated device has no caches that others could miss"
             }
-            Point { data, .. } if *data != Data::Any => "the emulated device has no caches",
+            Point { data, .. } if !matches!(data, Data::Any | Data::Memory) => {
+                "the emulated device has no caches"
+            }
             Point { pages: Pages::Huge, .. } => "the emulated device translates pages of 4 KiB only",
             Point { route: Some(_), submitters, queues, .. } if *submitters > 1 || *queues > 1 => {
                 "a routed copy has one submitter, and of each device one queue; leave out the route, or submitters \

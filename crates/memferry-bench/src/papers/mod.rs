@@ -73,12 +73,14 @@ pub struct Measurement {
     pub peer: Option<(&'static str, f64)>,
     /// Time of measuring as a share of the measured time, if known.
     pub overhead: Option<f64>,
+    /// Whether it is other work than that of the published number, so that it is not compared.
+    pub is_other_work: bool,
 }
 
 impl Measurement {
     /// A measurement without remarks.
     pub fn new(metric: Metric, values: Vec<f64>) -> Measurement {
-        Measurement { metric, values, note: None, peer: None, overhead: None }
+        Measurement { metric, values, note: None, peer: None, overhead: None, is_other_work: false }
     }
 
     fn with_note(self, note: Option<String>) -> Measurement {

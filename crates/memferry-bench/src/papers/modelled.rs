@@ -120,7 +120,7 @@ impl OnModel {
                 "sizes and counts begin at 1"
             }
             Point { operation, .. } if *operation != LoadOperation::Copy => "the model knows copies only",
-            Point { data, .. } if *data != Data::Any => "the model has no caches",
+            Point { data, .. } if !matches!(data, Data::Any | Data::Memory) => "the model has no caches",
             Point { read_buffers: Some(_), .. } => "the model knows no groups and no read buffers",
             Point { way: Way::Core, route: Some(_), .. } => {
                 "in the model routes are of devices, not of cores"

@@ -3,7 +3,7 @@
 use memferry::mover::Route;
 use serde_json::{Value, json};
 
-use super::{Metric, Point, Way};
+use super::{Data, Metric, Point, Way};
 use crate::dsa::load::LoadOperation;
 use crate::model::figures;
 
@@ -24,6 +24,9 @@ const GB: f64 = 1e9;
 
 /// The published number for a metric of a point of a benchmark.
 pub fn published(benchmark: &str, point: &Point, metric: Metric) -> Option<Published> {
+    if !matches!(point.data, Data::Any | Data::Memory) {
+        return None; // the papers flush caches
+    }
     let row = match (metric, point.way) {
         // Four processes that copy 4 KB beside a reader of 4 MB.
         (Metric::SLOWDOWN, Way::Core) if benchmark == "pollution" => {
@@ -116,6 +119,7 @@ mod tests {
         let busy = axes.points().remove(0);
         let of = |benchmark, point: &Point, metric| published(benchmark, point, metric).map(|it| it.value);
         assert_eq!(of("operations", &busy, Metric::THROUGHPUT), Some(30e9));
+        assert_eq!(of("operations", &Point { data: Data::Cached, ..busy.clone() }, Metric::THROUGHPUT), None);
         assert_eq!(of("depth", &Point { depth: 16, ..busy.clone() }, Metric::THROUGHPUT), None);
         let filling = Point { operation: LoadOperation::Fill, ..busy.clone() };
         assert_eq!(of("operations", &filling, Metric::THROUGHPUT), None);

@@ -155,9 +155,9 @@ fn waiting_rows(effort: Effort) -> Result<Vec<Row>> {
     // A way that the CPU lacks falls back to another one, which is measured under its own name.
     let ways: Vec<Wait> = Wait::ALL.into_iter().filter(|wait| wait.effective() == *wait).collect();
     let [(long, long_count), (short, short_count)] = waiting::sizes(effort);
-    let long = waiting::costs(portal, &ways, long, long_count)?;
+    let long = waiting::costs(portal, &ways, long, 1, long_count)?;
     bar.advance(1);
-    let short = waiting::costs(portal, &ways, short, short_count)?;
+    let short = waiting::costs(portal, &ways, short, 1, short_count)?;
     bar.advance(1);
     let name = |wait: Wait| format!("wait_{wait:?}").to_lowercase().replace(['(', ')'], "");
     let mut rows: Vec<Row> = (long.iter())

@@ -66,9 +66,11 @@ fn all_on_the_emulated_device() {
         let valued = rows(&record).iter().filter(|row| row["value"].is_number()).count();
         // The device refuses points that it does not model, with a reason, and runs all others.
         let is_unknown = |row: &&Value| match name {
-            "target" | "pollution" => true,
+            "target" => row["data"] != "memory",
+            "pollution" => true,
             "pages" => row["pages"] == "huge",
-            "submit" => row["way"] == "write",
+            "submit" => row["way"] == "write" || row["data"] == "cached",
+            "operations" => row["data"] == "cached",
             "priority" => row["read_buffers"].is_string(),
             // The core's own work.
             "latency" => matches!(row["figure"].as_str(), Some("allocate" | "prepare")),
@@ -77,7 +79,8 @@ fn all_on_the_emulated_device() {
         };
         let unknown = rows(&record).iter().filter(is_unknown).count();
         assert_eq!(valued, rows(&record).len() - unknown, "{name}: {record:#}");
-        let has_unknown = ["target", "pollution", "pages", "submit", "priority", "latency", "remote"];
+        let has_unknown =
+            ["target", "pollution", "pages", "submit", "operations", "priority", "latency", "remote"];
         assert_eq!(unknown > 0, has_unknown.contains(&name), "{name}");
     }
 }
@@ -88,7 +91,7 @@ fn all_in_the_model() {
         let record = quick(name, &MODEL);
         is_whole(name, &record, "modelled");
         let has_values = rows(&record).iter().any(|row| row["value"].is_number());
-        assert_eq!(has_values, !matches!(name, "target" | "pollution"), "{name}: {record:#}");
+        assert_eq!(has_values, name != "pollution", "{name}: {record:#}");
     }
 }
 
@@ -108,7 +111,9 @@ fn some_on_this_machine() {
         );
     }
     let record = prints_json(&["bench", "submit", "--quick", "--sizes", "64KiB", "--ways", "core", "--json"]);
-    assert!(row(&record, "submit_core_64KiB_batch1")["overhead"].as_f64().is_some_and(|share| share > 0.0));
+    assert!(
+        row(&record, "submit_core_64KiB_batch1_memory")["overhead"].as_f64().is_some_and(|share| share > 0.0)
+    );
 }
 
 #[test]
@@ -141,12 +146,12 @@ fn options_from_a_file() {
     let path = file.to_str().unwrap();
     fs::write(
         &file,
-        "on = 'emulated'\nquick = true\nsizes = [4096, '64 KiB']\nways = ['shared']\nbatches = [1]\n",
+        "on = 'emulated'\nquick = true\nsizes = [4096, '64 KiB']\nways = ['shared']\nbatches = [1]\ndata = ['memory']\n",
     )
     .unwrap();
     let record = prints_json(&["bench", "submit", "--options", path, "--sizes", "1MiB,16KiB", "--json"]);
     let names: Vec<&str> = rows(&record).iter().map(|row| row["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["submit_shared_1MiB_batch1", "submit_shared_16KiB_batch1"]);
+    assert_eq!(names, ["submit_shared_1MiB_batch1_memory", "submit_shared_16KiB_batch1_memory"]);
     assert_eq!(record["options"]["sizes"], serde_json::json!([1 << 20, 16384]));
 
     fs::write(&file, "sizes = [4096\n").unwrap();

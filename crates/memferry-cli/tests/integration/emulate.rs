@@ -109,11 +109,11 @@ fn the_papers_benchmarks_find_the_queues() {
         return;
     }
     for (name, options) in [
-        ("submit", &["--sizes", "64KiB", "--batches", "1,4"][..]),
+        ("submit", &["--sizes", "64KiB", "--batches", "1,4", "--data", "memory"][..]),
         ("operations", &["--sizes", "4KiB", "--depths", "4", "--operations", "copy,crc"]),
         ("threads", &["--submitters", "2", "--sizes", "4KiB"]),
         ("latency", &["--sizes", "4KiB", "--batches", "1"]),
-        ("wait", &["--sizes", "64KiB", "--batches", "1"]),
+        ("wait", &["--sizes", "64KiB", "--batches", "1,8"]),
         ("routes", &["--sizes", "4MiB", "--routes", "single,all"]),
         ("faults", &["--sizes", "64KiB", "--engines", "4"]),
     ] {

@@ -11,7 +11,7 @@ use std::thread;
 
 use memferry::topology::Machine;
 use memferry_dsa::system::{Device, SystemState};
-use memferry_dsa::{Portal, Wait};
+use memferry_dsa::{Portal, SleepState, Wait};
 
 use self::home::Home;
 use super::load::{endpoints, load_of, metrics_of};
@@ -48,7 +48,9 @@ impl OnMachine {
     fn check(&self, point: &Point, metrics: &[Metric]) -> Result<(), Skipped> {
         let is_device = point.way != Way::Core;
         Skipped::cannot(match point {
-            Point { data, .. } if *data != Data::Any && is_device && self.is_emulated => {
+            Point { data, .. }
+                if !matches!(data, Data::Any | Data::Memory) && is_device && self.is_emulated =>
+            {
                 "the emulated device has no caches"
             }
             Point { read_buffers: Some(_), .. } if self.is_emulated => {
@@ -148,7 +150,7 @@ impl OnMachine {
         Ok(median(&shares))
     }
 
-    /// The share of a core that a waiter leaves idle. UMWAIT would leave none: the thread keeps the core.
+    /// The share of the time in UMWAIT; without this instruction, the share of a core that a sleeping waiter leaves idle.
     fn asleep(
         &self,
         point: &Point,
@@ -158,21 +160,31 @@ impl OnMachine {
     ) -> Result<Vec<Measurement>, Skipped> {
         let (Ok(size_bytes), true) = (u32::try_from(point.size_bytes), is_plain(point)) else {
             return Skipped::cannot(
-                "waiting is measured of single copies, one at a time by one thread, of memory near the device: leave \
-                 out operations, batches, submitters, depths, sources, targets, pages and data",
+                "waiting is measured of copies, one submission at a time by one thread, of memory near the device: \
+                 leave out operations, submitters, depths, sources, targets, pages and data",
             );
         };
+        let umwait = Wait::Umwait(SleepState::Deep);
+        let has_umwait = umwait.effective() == umwait;
+        let wait = if has_umwait { umwait } else { Wait::Block };
         let costs = thread::scope(|scope| {
             let costs = scope.spawn(|| {
                 home.pin();
-                waiting::costs(portal, &[Wait::Block], size_bytes, effort.iterations)
+                waiting::costs(portal, &[wait], size_bytes, point.batch, effort.iterations)
             });
             costs.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         let costs = costs.map_err(|error| Skipped::Failed(error.into()))?;
-        let asleep = costs.iter().flat_map(|cost| &cost.core_shares).map(|share| 1.0 - share);
+        let asleep = costs.into_iter().flat_map(|cost| match has_umwait {
+            true => cost.wait_shares,
+            false => cost.core_shares.into_iter().map(|share| 1.0 - share).collect(),
+        });
         let mut taken = Measurement::new(Metric::ASLEEP, asleep.collect());
-        taken.add_note("sleeps between polls of the completion record");
+        taken.is_other_work = !has_umwait;
+        taken.add_note(match has_umwait {
+            true => "waits in UMWAIT, which keeps the core",
+            false => "without UMWAIT: sleeps between polls of the completion record",
+        });
         home.words().into_iter().for_each(|words| taken.add_note(&words));
         Ok(vec![taken])
     }
@@ -187,10 +199,10 @@ fn is_timed(metrics: &[Metric]) -> bool {
     metrics.contains(&Metric::SUBMIT)
 }
 
-/// Whether it is a single copy at a time without options of memory.
+/// Whether it is one submission of copies at a time, without options of memory.
 fn is_plain(point: &Point) -> bool {
-    let Point { operation, batch, submitters, depth, source, target, pages, data, .. } = *point;
-    (operation, batch, submitters, depth) == (LoadOperation::Copy, 1, 1, 1)
+    let Point { operation, submitters, depth, source, target, pages, data, .. } = *point;
+    (operation, submitters, depth) == (LoadOperation::Copy, 1, 1)
         && source.or(target).is_none()
         && (pages, data) == (Pages::Touched, Data::Any)
 }

@@ -82,7 +82,8 @@ impl PaperRow<Point> {
     ) -> PaperRow<Point> {
         let beside =
             taken.peer.map(|(name, value)| Published { name: name.to_owned(), value, work: Vec::new() });
-        let peer = beside.or_else(|| published(benchmark, point, taken.metric));
+        let peer =
+            beside.or_else(|| published(benchmark, point, taken.metric).filter(|_| !taken.is_other_work));
         let mut row = PaperRow::taken(name, point, provenance, taken, peer);
         row.set("overhead", json!(taken.overhead));
         row
@@ -129,17 +130,24 @@ mod tests {
         let metric = Metric::THROUGHPUT;
         let gib = f64::from(1 << 30);
         let values = vec![15.0 * gib, 45.0 * gib, 20.0 * gib];
-        let taken = Measurement { metric, values, note: None, peer: None, overhead: Some(0.001) };
+        let taken = Measurement { overhead: Some(0.001), ..Measurement::new(metric, values) };
         let row = PaperRow::measured("submit", "submit_x".to_owned(), &point(), Provenance::Emulated, &taken);
         let expected = "submit_x|21474836480|bytes/s|emulated|3|16106127360|48318382080|\
                         published (Fürst 2024, F021)|32212254720|0.6666666666666666|||throughput|shared|copy|\
                         1073741824|1|1|1|1||||||touched||||0.001|";
         assert_eq!(row.fields().join("|"), expected);
         assert_eq!(PaperRow::<Point>::columns().len(), 12 + 1 + 16 + 2);
+        let other = PaperRow::measured(
+            "submit",
+            "submit_x".to_owned(),
+            &point(),
+            Provenance::Emulated,
+            &Measurement { is_other_work: true, ..taken },
+        );
+        assert_eq!((other.text("peer"), other.number("ratio")), ("", None));
         // A measured peer has precedence; for a latency less is better.
         let beside = Some(("alone", 2.0));
-        let taken =
-            Measurement { metric: Metric::LOAD, values: vec![4.0], note: None, peer: beside, overhead: None };
+        let taken = Measurement { peer: beside, ..Measurement::new(Metric::LOAD, vec![4.0]) };
         let row = PaperRow::measured("pollution", "x".to_owned(), &point(), Provenance::Measured, &taken);
         assert_eq!((row.text("peer"), row.number("ratio")), ("alone", Some(0.5)));
     }
@@ -147,8 +155,7 @@ mod tests {
     #[test]
     fn a_row_survives_json() {
         let note = Some("a".to_owned());
-        let taken =
-            Measurement { metric: Metric::LATENCY, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
+        let taken = Measurement { note, overhead: Some(0.5), ..Measurement::new(Metric::LATENCY, vec![0.1]) };
         let row = PaperRow::measured("latency", "x".to_owned(), &point(), Provenance::Measured, &taken);
         let expected = row.fields();
         let json = serde_json::to_string(&row).unwrap();
