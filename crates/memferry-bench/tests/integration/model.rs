@@ -31,7 +31,6 @@ fn the_model_is_as_close_as_it_must_be() {
         ("break_even_waited_error", 0.01, 1.0),
         ("break_even_pipelined_error", 1.0, 1.0),
         ("saturation_error", 0.2, 1.0),
-        ("snc_error", 4.5, 5.0),
     ] {
         assert!(reached <= demanded && bounds[name] <= reached, "{name}: {}", bounds[name]);
     }
@@ -40,6 +39,21 @@ fn the_model_is_as_close_as_it_must_be() {
     {
         assert!(reached >= demanded && bounds[name] >= reached, "{name}: {}", bounds[name]);
     }
+}
+
+/// The error includes rows that the model does not explain.
+#[test]
+fn the_error_of_sub_domains_is_that_of_the_worst_row() {
+    let validation = model::validate().expect("built in");
+    let error_of = |row: &str| {
+        let of = validation.predictions.iter().filter(|it| it.rows.contains(&row));
+        of.map(|it| it.error_percent().abs()).fold(0.0, f64::max)
+    };
+    let snc = bounds()["snc_error"];
+    for row in ["G223", "G227", "G231", "G233", "G237", "G239", "G241"] {
+        assert!(snc >= error_of(row), "{row}: {} above {snc}", error_of(row));
+    }
+    assert!(error_of("G237") > 50.0 && snc < 100.0, "{snc}");
 }
 
 #[test]
