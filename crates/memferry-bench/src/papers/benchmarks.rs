@@ -284,9 +284,14 @@ pub const BENCHMARKS: &[Benchmark] = &[
         name: "pollution",
         about: "a reader that lives in its cache beside four submitters of copies (Kuper et al. 2024, figure 13)",
         metrics: &[Metric::LOAD, Metric::SLOWDOWN],
-        varied: &["way", "size_bytes"],
+        varied: &["way", "size_bytes", "working_set_bytes"],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB], is_quick, &[0]),
+            working_sets_bytes: some(
+                &[Some(MIB), Some(4 * MIB), Some(16 * MIB), Some(64 * MIB)],
+                is_quick,
+                &[1],
+            ),
             submitters: vec![4],
             ..Axes::default()
         },

@@ -22,6 +22,9 @@ pub(super) fn word(column: &str, value: &Value) -> String {
     match (column, value) {
         (_, Value::Null) => String::new(),
         ("size_bytes", Value::Number(bytes)) => size_name(bytes.as_u64().unwrap_or(0)),
+        ("working_set_bytes", Value::Number(bytes)) => {
+            format!("set{}", size_name(bytes.as_u64().unwrap_or(0)))
+        }
         ("priorities", Value::String(word)) => format!("priorities{word}"),
         ("read_buffers", Value::String(word)) => format!("buffers{word}"),
         (_, Value::String(word)) => word.clone(),

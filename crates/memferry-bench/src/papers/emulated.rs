@@ -108,6 +108,7 @@ impl OnEmulated {
             Point { data, .. } if !matches!(data, Data::Any | Data::Memory) => {
                 "the emulated device has no caches"
             }
+            Point { working_set_bytes: Some(_), .. } => "the emulated device has no reader beside it",
             Point { pages: Pages::Huge, .. } => "the emulated device translates pages of 4 KiB only",
             Point { route: Some(_), submitters, queues, .. } if *submitters > 1 || *queues > 1 => {
                 "a routed copy has one submitter, and of each device one queue; leave out the route, or submitters \

@@ -39,7 +39,7 @@ impl Metric {
     pub const TENANT1: Metric = more("tenant1", "bytes/s");
     /// Bytes per second of the submitter of the second queue.
     pub const TENANT2: Metric = more("tenant2", "bytes/s");
-    /// Time of a dependent load of another program in a working set of 4 MiB.
+    /// Time of a dependent load of another program in its working set.
     pub const LOAD: Metric = less("load", "ns");
     /// Time of such a load divided by its time without the copies.
     pub const SLOWDOWN: Metric = less("slowdown", "1");

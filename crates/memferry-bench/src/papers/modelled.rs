@@ -121,6 +121,7 @@ impl OnModel {
             }
             Point { operation, .. } if *operation != LoadOperation::Copy => "the model knows copies only",
             Point { data, .. } if !matches!(data, Data::Any | Data::Memory) => "the model has no caches",
+            Point { working_set_bytes: Some(_), .. } => "the model has no reader in a cache",
             Point { read_buffers: Some(_), .. } => "the model knows no groups and no read buffers",
             Point { way: Way::Core, route: Some(_), .. } => {
                 "in the model routes are of devices, not of cores"

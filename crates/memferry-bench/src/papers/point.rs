@@ -107,7 +107,7 @@ macro_rules! axes {
 
 axes! {
     columns: way operation size_bytes batch submitters depth queues entries engines route source target pages data
-             priorities read_buffers;
+             priorities read_buffers working_set_bytes;
     /// Executor and way of submission.
     way: Way, ways = [Way::Core, Way::Shared, Way::Dedicated];
     /// The operation.
@@ -130,6 +130,8 @@ axes! {
     /// Read buffers that two groups of a device may use, each with a tenant; `None`: as configured.
     #[serde(serialize_with = "pair")]
     read_buffers: Option<(u32, u32)>, read_buffers = [None];
+    /// Bytes that a reader beside the copies reads again and again; `None`: no reader, or one with 4 MiB.
+    working_set_bytes: Option<u64>, working_sets_bytes = [None];
     /// Work queues that the submitters are spread over.
     queues: usize, queues = [1];
     /// Entries of each queue; `None`: as configured.

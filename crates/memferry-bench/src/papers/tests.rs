@@ -58,6 +58,7 @@ pub(super) const CHANGES: &[Change] = &[
     change("data", |point| point.data = Data::CachedTarget),
     Change { option: "priorities", needs: two_tenants, change: |point| point.priorities = Some((15, 1)) },
     change("priorities of one tenant", |point| point.priorities = Some((15, 1))),
+    change("working sets", |point| point.working_set_bytes = Some(1 << 20)),
     Change { option: "read buffers", needs: two_tenants, change: |point| point.read_buffers = Some((96, 4)) },
 ];
 

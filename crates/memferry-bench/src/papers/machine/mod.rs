@@ -56,6 +56,9 @@ impl OnMachine {
             Point { read_buffers: Some(_), .. } if self.is_emulated => {
                 "the emulated device has as many read buffers as its rate takes, whatever its groups may use"
             }
+            Point { working_set_bytes: Some(_), .. } if !metrics.contains(&Metric::LOAD) => {
+                "working sets are of the reader in pollution"
+            }
             Point { way: Way::Write, batch: 2.., .. } => "the kernel submits no batches by write(2)",
             Point { data, .. } if is_absent(point) && *data != Data::Any => {
                 "absent pages are in no cache: leave out data"

@@ -1,9 +1,10 @@
 //! The cost of copies to another thread: a reader whose working set fits into its caches, alone and beside copies.
 //!
-//! The reader follows a chain through 4 MiB. Each load depends on the one before, so that its speed is the latency of the
+//! The reader follows a chain through its working set. Each load depends on the one before, so that its speed is the latency of the
 //! level that holds its lines. Source: Kuper et al. 2024, section 4.5 and figure 13, with X-Mem as the reader.
 
 use std::hint::black_box;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -16,16 +17,19 @@ use crate::dsa::load::{self, Load, threads};
 use crate::harness::median;
 use crate::papers::{Measurement, Metric, Point, RunLength, Skipped};
 
-/// Bytes of the working set: that of the paper.
-const WORKING_SET_BYTES: usize = 4 << 20;
+/// Bytes of the working set unless a point chooses others.
+const WORKING_SET_BYTES: u64 = 4 << 20;
+
+/// From twice the loads of a value to what a chain of 32-bit words can address.
+const WORKING_SETS: RangeInclusive<u64> = 512 << 10..=1 << 33;
+const LINE_BYTES: usize = 64;
 const LINE_WORDS: usize = 16;
-const LINES: usize = WORKING_SET_BYTES / 64;
 
 /// Loads per value: enough to outweigh readings of the clock.
 const LOADS: usize = 4096;
 
-/// Factor for the number of copies beside a reader, so that it sees enough of them.
-const POLLUTION_FACTOR: usize = 100;
+/// Factor for the number of copies in each turn of a reader, so that it sees enough of them.
+const POLLUTION_FACTOR: usize = 10;
 
 impl OnMachine {
     /// Load latencies of a reader on another CPU beside the copies.
@@ -42,41 +46,68 @@ impl OnMachine {
                 "a reader beside copies needs two CPUs of one node, and this process may use one",
             );
         }
+        let working_set = point.working_set_bytes.unwrap_or(WORKING_SET_BYTES);
+        if !working_set.is_power_of_two() || !WORKING_SETS.contains(&working_set) {
+            return Skipped::cannot(format!(
+                "a reader's working set is a power of two from {} to {} bytes",
+                WORKING_SETS.start(),
+                WORKING_SETS.end()
+            ));
+        }
         let reader_cpu = home.cpus.remove(0);
         home.crowded = crowded(point.submitters, home.cpus.len());
         let load = Load { repetitions: load.repetitions.saturating_mul(POLLUTION_FACTOR), ..load };
-        let lanes = self.lanes(point, load, executors, &home)?;
-        let is_over = &AtomicBool::new(false);
-        let (alone, beside, ran) = thread::scope(|scope| {
-            let reading = scope.spawn(|| {
-                let _ = confine(&[reader_cpu]);
-                let mut reader = Reader::new();
-                (reader.alone(effort.iterations), reader)
+        let mut lanes = self.lanes(point, load, executors, &home)?;
+        let mut reader = on_cpu(reader_cpu, || Reader::new(working_set as usize))?;
+        let (mut alone, mut beside, mut slowdowns) = (Vec::new(), Vec::new(), Vec::new());
+        // In turns, and equally long, so that clocks and caches that change with time change both. The first turn tells how
+        // long that is.
+        let mut count = 1;
+        for turn in 0..=effort.iterations {
+            let own = median(&on_cpu(reader_cpu, || reader.alone(count))?);
+            let is_over = &AtomicBool::new(false);
+            let (ran, read) = thread::scope(|scope| {
+                let reading = scope.spawn(|| {
+                    let _ = confine(&[reader_cpu]);
+                    reader.until(is_over)
+                });
+                let ran = {
+                    let _over = StopOnDrop(is_over);
+                    threads(lanes, 1)
+                };
+                (ran, reading.join())
             });
-            let Ok((alone, mut reader)) = reading.join() else {
-                return Skipped::cannot("the reader's thread has ended");
-            };
-            let reading = scope.spawn(move || {
-                let _ = confine(&[reader_cpu]);
-                reader.until(is_over)
-            });
-            let ran = {
-                let _over = StopOnDrop(is_over);
-                threads(lanes, 1)
-            };
-            let beside = reading.join().unwrap_or_default();
-            Ok((alone, beside, ran))
-        })?;
-        let (_, lanes) = ran?;
-        if beside.is_empty() {
-            return Skipped::cannot("the reader's thread has ended");
+            let Ok(read) = read else { return Skipped::cannot(READER_ENDED) };
+            (_, lanes) = ran?;
+            count = read.len();
+            if turn == 0 {
+                continue;
+            }
+            let read = median(&read);
+            alone.push(own);
+            beside.push(read);
+            slowdowns.push(read / own);
         }
-        let own = median(&alone);
-        let slowdowns = beside.iter().map(|load_ns| load_ns / own).collect();
         let note = self.place(&home, &lanes);
-        let load = Measurement { peer: Some(("alone", own)), ..Measurement::new(Metric::LOAD, beside) };
-        Ok(vec![load.with_note(note.clone()), Measurement::new(Metric::SLOWDOWN, slowdowns).with_note(note)])
+        let peer = Some(("alone", median(&alone)));
+        let load = Measurement { peer, ..Measurement::new(Metric::LOAD, beside) };
+        let mut slowdown = Measurement::new(Metric::SLOWDOWN, slowdowns).with_note(note.clone());
+        // The published copies have a core each.
+        slowdown.is_other_work = home.crowded.is_some();
+        Ok(vec![load.with_note(note), slowdown])
     }
+}
+
+const READER_ENDED: &str = "the reader's thread has ended";
+
+/// Runs on a thread of this CPU.
+fn on_cpu<T: Send>(cpu: u32, run: impl FnOnce() -> T + Send) -> Result<T, Skipped> {
+    let run = || {
+        let _ = confine(&[cpu]);
+        run()
+    };
+    let ran = thread::scope(|scope| scope.spawn(run).join());
+    ran.map_or_else(|_| Skipped::cannot(READER_ENDED), Ok)
 }
 
 /// Stops the reader on drop, also when a copying thread panics: otherwise it would read for ever.
@@ -97,11 +128,12 @@ struct Reader {
 
 impl Reader {
     /// A chain through all lines in an order that no prefetcher follows: a congruential generator of full period
-    /// (Hull and Dobell, 1962: odd increment, factor 1 modulo 4).
-    fn new() -> Reader {
-        let mut words = vec![0; LINES * LINE_WORDS];
-        for line in 0..LINES {
-            let next = (line * 25_173 + 13_849) % LINES;
+    /// (Hull and Dobell, 1962: odd increment, factor 1 modulo 4; the number of lines is a power of two).
+    fn new(bytes: usize) -> Reader {
+        let lines = bytes / LINE_BYTES;
+        let mut words = vec![0; lines * LINE_WORDS];
+        for line in 0..lines {
+            let next = (line * 25_173 + 13_849) % lines;
             words[line * LINE_WORDS] = (next * LINE_WORDS) as u32;
         }
         Reader { words, at: 0 }
@@ -119,7 +151,7 @@ impl Reader {
 
     /// Reads the working set twice, then takes that many values.
     fn alone(&mut self, count: usize) -> Vec<f64> {
-        for _ in 0..2 * LINES / LOADS {
+        for _ in 0..2 * self.words.len() / LINE_WORDS / LOADS {
             self.load_ns();
         }
         (0..count).map(|_| self.load_ns()).collect()
@@ -144,16 +176,17 @@ mod tests {
 
     #[test]
     fn the_chain_visits_every_line_once() {
-        let mut reader = Reader::new();
-        let mut is_visited = vec![false; LINES];
-        for _ in 0..LINES {
+        let mut reader = Reader::new(1 << 20);
+        let lines = reader.words.len() / LINE_WORDS;
+        let mut is_visited = vec![false; lines];
+        for _ in 0..lines {
             let line = reader.at as usize / LINE_WORDS;
             assert!(!is_visited[line], "line {line} comes twice");
             is_visited[line] = true;
             reader.at = reader.words[reader.at as usize];
         }
         assert_eq!(reader.at, 0);
-        assert_eq!(reader.alone(3).len(), 3);
+        assert_eq!((lines, reader.alone(3).len()), (16_384, 3));
         assert_eq!(reader.until(&AtomicBool::new(true)).len(), 1);
     }
 }

@@ -111,6 +111,9 @@ pub(super) struct Options {
     /// Read buffers that two groups may use, such as 96-16, or any.
     #[arg(long, value_name = "N-N,...", value_delimiter = ',')]
     read_buffers: Option<Vec<Word>>,
+    /// Bytes that the reader of `pollution` reads again and again: powers of two, such as 4MiB.
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    working_sets: Option<Vec<Word>>,
 }
 
 impl Options {
@@ -167,6 +170,9 @@ impl Options {
             data: values("data", &self.data, own.data, named)?,
             priorities: values("priorities", &self.priorities, own.priorities, priorities)?,
             read_buffers: values("read-buffers", &self.read_buffers, own.read_buffers, read_buffers)?,
+            working_sets_bytes: values("working-sets", &self.working_sets, own.working_sets_bytes, |word| {
+                size_bytes(word).map(Some)
+            })?,
         })
     }
 
@@ -195,6 +201,7 @@ impl Options {
             "data": axes.data,
             "priorities": axes.priorities,
             "read_buffers": axes.read_buffers,
+            "working_sets": axes.working_sets_bytes,
             "profile": BUILD_PROFILE,
         })
     }

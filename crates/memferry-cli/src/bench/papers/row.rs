@@ -134,9 +134,9 @@ mod tests {
         let row = PaperRow::measured("submit", "submit_x".to_owned(), &point(), Provenance::Emulated, &taken);
         let expected = "submit_x|21474836480|bytes/s|emulated|3|16106127360|48318382080|\
                         published (Fürst 2024, F021)|32212254720|0.6666666666666666|||throughput|shared|copy|\
-                        1073741824|1|1|1|1||||||touched||||0.001|";
+                        1073741824|1|1|1|1||||||touched|||||0.001|";
         assert_eq!(row.fields().join("|"), expected);
-        assert_eq!(PaperRow::<Point>::columns().len(), 12 + 1 + 16 + 2);
+        assert_eq!(PaperRow::<Point>::columns().len(), 12 + 1 + 17 + 2);
         let other = PaperRow::measured(
             "submit",
             "submit_x".to_owned(),

@@ -49,6 +49,7 @@ fn nothing_of_the_file_comes_before_the_command_line() {
         ("data", "['memory']", "['cached']"),
         ("priorities", "['1-2']", "['2-1']"),
         ("read-buffers", "['1-2']", "['2-1']"),
+        ("working-sets", "['1MiB']", "['2MiB']"),
         ("iterations", "1", "2"),
         ("calibration", "'a'", "'b'"),
     ] {
