@@ -4,8 +4,11 @@
 //! cache, nothing is decoded. Every round runs each way once, in turns (A B C, C B A, ...), so that slow changes of the
 //! machine, such as the price of fresh pages, affect all; one round before is not measured.
 
+mod first;
 mod io;
+mod load;
 mod peers;
+mod slow;
 mod way;
 
 use std::path::PathBuf;
@@ -38,6 +41,8 @@ pub struct ColdBenchmark {
     pub rounds_count: usize,
     /// Names of the queries to run; empty: all.
     pub queries: Vec<String>,
+    /// The command `memferry`, for the rows of whole processes; without it they are left out.
+    pub program: Option<PathBuf>,
     /// A Python that has the other engines. `None` by default: their rows then have no peer's value.
     pub python: Option<PathBuf>,
     /// Seed of the confidence intervals.
@@ -109,6 +114,7 @@ impl ColdBenchmark {
             runtime,
             rounds_count: 15,
             queries,
+            program: None,
             python,
             seed: 1,
         })
@@ -124,9 +130,15 @@ impl ColdBenchmark {
         let cold = FileCache::open(&self.files, Temperature::Cold)?;
         let warm = FileCache::open(&self.files, Temperature::Warm)?;
         let warm_queries = || queries.iter().filter(|(name, _)| FLOOR.contains(&name.as_str()));
-        progress.total((queries.len() + warm_queries().count()) as u64);
+        let slow_count = queries.iter().filter(|(name, _)| slow::is_sampled(name)).count();
+        progress.total((queries.len() + warm_queries().count() + slow_count + 2) as u64);
         let mut ways = self.ways()?;
         let disk = cold.disk_rate()?;
+        // Before the queries: the memory that they leave to the allocator would be missing in the ratio.
+        let load = self.load_rows(&warm)?;
+        progress.advance(1);
+        let first = self.first_query_rows(&[&cold, &warm])?;
+        progress.advance(1);
         let mut samples = Vec::new();
         for (name, sql) in &queries {
             samples.push(self.sample(name, sql, &mut ways, &cold)?);
@@ -138,9 +150,11 @@ impl ColdBenchmark {
             warm_ms.push((name.clone(), median(&runs.ms(OURS).unwrap_or_default())));
             progress.advance(1);
         }
+        let slow = self.slow_store_rows(&queries, &warm, progress)?;
         let names: Vec<String> = ways.iter().map(|way| way.name().to_owned()).collect();
         let mut rows = vec![Row::median("disk_bytes_per_s", "bytes/s", Provenance::Measured, &[disk])];
         rows.extend(self.summaries(&samples, &names, &warm_ms, disk));
+        rows.extend(slow.into_iter().chain(first).chain(load));
         rows.extend(samples.iter().flat_map(|query| self.rows_of(query, &names)));
         Ok(rows)
     }
@@ -299,6 +313,16 @@ impl ColdBenchmark {
         for (name, way) in over_tpch.into_iter().filter(|_| tpch().next().is_some()) {
             rows.push(Row::over_queries(name, names[way].as_str(), &pairs(way), self.seed));
         }
+        let late = tpch().filter(|query| query.late_columns() >= 2);
+        let late: Vec<Pairs> = late.filter_map(|query| query.pairs(WITHOUT_READ_AHEAD)).collect();
+        if !late.is_empty() {
+            rows.push(Row::over_queries(
+                "cold_read_ahead",
+                names[WITHOUT_READ_AHEAD].as_str(),
+                &late,
+                self.seed,
+            ));
+        }
         let highs = tpch().filter_map(|query| Some(geomean_ratio([&query.pairs(PLAIN)?], self.seed).high));
         rows.extend(extreme("cold_query_min", highs, f64::min));
         let ratios = tpch().filter_map(|query| Some(query.bytes(OURS)? / query.bytes_needed()?));
@@ -372,6 +396,12 @@ impl Samples {
     fn bytes_needed(&self) -> Option<f64> {
         let runs = self.runs.get(OURS)?.as_ref().ok()?;
         Some(median(&runs.iter().map(|run| run.report.bytes_requested as f64).collect::<Vec<_>>()))
+    }
+
+    /// The late columns of the scan that has most.
+    fn late_columns(&self) -> usize {
+        let runs = self.runs[OURS].as_deref().unwrap_or_default();
+        runs.first().map_or(0, |run| run.late_columns)
     }
 
     fn pairs(&self, way: usize) -> Option<Pairs> {

@@ -10,6 +10,7 @@ import sys
 import time
 
 engine, directory, threads = sys.argv[1:4]
+settle = lambda: None
 tables = {os.path.basename(path)[: -len(".parquet")]: path for path in glob.glob(directory + "/*.parquet")}
 
 if engine == "duckdb":
@@ -35,6 +36,20 @@ elif engine == "polars":
         frames = {name: polars.scan_parquet(path) for name, path in tables.items()}
         return polars.SQLContext(frames).execute(sql).collect(engine="streaming").height
 
+elif engine == "pyarrow":
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.set_cpu_count(int(threads))
+    version = pyarrow.__version__
+
+    def run(table):
+        return pyarrow.parquet.read_table(tables[table]).num_rows
+
+    def settle():
+        # memferry returns the memory of a dropped table to the kernel, too.
+        pyarrow.default_memory_pool().release_unused()
+
 else:
     sys.exit(f"no engine is called {engine}")
 
@@ -51,3 +66,4 @@ for line in sys.stdin:
         answer({"ms": (time.perf_counter() - started) * 1e3, "rows": rows})
     except Exception as error:  # the engine's own errors have no common type
         answer({"error": " ".join(str(error).split())[:300]})
+    settle()

@@ -32,6 +32,8 @@ pub(super) struct Run {
     pub(super) bytes_read: u64,
     /// Of memferry's reader; empty for others.
     pub(super) report: FileReport,
+    /// Columns that a scan puts out and its filter does not read, of the scan that has most; 0 for other engines.
+    pub(super) late_columns: usize,
     pub(super) answer: RunAnswer,
 }
 
@@ -93,7 +95,8 @@ impl Peer {
         Ok(match self.answer()? {
             Answer::Done { ms, rows } => {
                 let bytes_read = bytes_read(self.child.id())?.saturating_sub(before);
-                Ok(Run { ms, bytes_read, report: FileReport::default(), answer: RunAnswer::Rows(rows) })
+                let (report, answer) = (FileReport::default(), RunAnswer::Rows(rows));
+                Ok(Run { ms, bytes_read, report, late_columns: 0, answer })
             }
             Answer::Failed { error } => Err(error),
             Answer::Version { .. } => {

@@ -1,12 +1,16 @@
 //! Ways to run a query over files: a session of DataFusion, or another engine.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use datafusion::physical_plan::collect;
+use datafusion::datasource::physical_plan::ParquetSource;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
-use memferry_query::files::FileReport;
+use memferry_query::files::{Demand, FileReport};
 use tokio::runtime::Runtime;
 
 use super::io::{FileCache, bytes_read};
@@ -57,9 +61,28 @@ impl Session<'_> {
         })?;
         let ms = started.elapsed().as_secs_f64() * 1e3;
         let bytes_read = bytes_read(process)?.saturating_sub(before);
-        let report = FileReport::of(plan.as_ref());
-        Ok(Run { ms, bytes_read, report, answer: RunAnswer::Batches(batches) })
+        let (report, late_columns) = (FileReport::of(plan.as_ref()), late_columns(plan.as_ref())?);
+        Ok(Run { ms, bytes_read, report, late_columns, answer: RunAnswer::Batches(batches) })
     }
+}
+
+/// The late columns of the scan of files that has most. A scan without a filter has none.
+fn late_columns(plan: &dyn ExecutionPlan) -> Result<usize, QueryError> {
+    let mut most = 0;
+    for child in plan.children() {
+        most = most.max(late_columns(child.as_ref())?);
+    }
+    let scan = plan.downcast_ref::<DataSourceExec>();
+    let Some((config, source)) = scan.and_then(|scan| scan.downcast_to_file_source::<ParquetSource>()) else {
+        return Ok(most);
+    };
+    let demand = Demand::of(config, source)?;
+    let Some(predicate) = demand.predicate() else { return Ok(most) };
+    let filtered: HashSet<String> =
+        collect_columns(predicate).iter().map(|column| column.name().to_owned()).collect();
+    let columns = demand.first().iter().chain(demand.late());
+    let late = columns.filter(|&&column| !filtered.contains(demand.file_schema().field(column).name()));
+    Ok(most.max(late.count()))
 }
 
 /// Registers the files of TPC-H as plain DataFusion does.

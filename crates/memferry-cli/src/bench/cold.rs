@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use memferry_bench::harness::Record;
 use memferry_bench_query::{ColdBenchmark, tpch_files};
 use serde_json::json;
@@ -69,6 +69,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     bench.seed = arguments.seed;
     bench.rounds_count = rounds;
     bench.queries = arguments.queries.clone();
+    bench.program = Some(std::env::current_exe().context("cannot find this program to start it again")?);
     bench.python = arguments.peers.clone();
     record.rows = bench.rows(&Bar::new("timing queries")).map_err(query_error)?;
     if scale == 10.0 {

@@ -1,0 +1,88 @@
+//! Queries over an object store that takes 30 ms for each request.
+//!
+//! The files are in the page cache, so that the requests are all that takes time. memferry merges its ranges and sends one
+//! request for each merged range, several at a time; each waits 30 ms. Plain DataFusion passes the ranges of a row group to
+//! `get_ranges` in one call, which waits 30 ms once. A store in the cloud merges ranges with gaps below 1 MiB there and sends
+//! up to 10 of the requests that remain at a time: 30 ms too, unless more than 10 remain. So this store never takes more
+//! time than a real one for DataFusion, and exactly as much for memferry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::object_store::chunked::ChunkedStore;
+use datafusion::object_store::local::LocalFileSystem;
+use datafusion::object_store::throttle::{ThrottleConfig, ThrottledStore};
+use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use memferry_bench::harness::{Pairs, Row};
+use memferry_query::load::Progress;
+use memferry_query::{SessionOptions, files, session};
+
+use super::io::FileCache;
+use super::way::{Session, Way};
+use super::{ColdBenchmark, FLOOR, SELECTIVE};
+use crate::{QueryError, tpch_file, tpch_table_names};
+
+/// As common stores.
+const LATENCY: Duration = Duration::from_millis(30);
+const URL: &str = "slow://files";
+/// The throttled store takes streams only, not files. A stream is one piece, that is, it costs no copy: no request of
+/// memferry is longer.
+const PIECE_BYTES: usize = 8 << 20;
+
+impl ColdBenchmark {
+    /// Some of `queries` over the slow store, against plain DataFusion: all of them would take as long as the rest of the
+    /// benchmark.
+    pub(super) fn slow_store_rows(
+        &self,
+        queries: &[(String, String)],
+        files: &FileCache,
+        progress: &dyn Progress,
+    ) -> Result<Option<Row>, QueryError> {
+        let tiers = self.tiers()?;
+        let ours = || {
+            let options = SessionOptions { tiers: Some(Arc::clone(&tiers)), ..self.options.clone() };
+            let context = with_store(session(&options))?;
+            for table in tpch_table_names() {
+                self.runtime.block_on(files::register(&context, table, &self.slow_url(table)))?;
+            }
+            Ok(context)
+        };
+        let plain = || {
+            let config = SessionConfig::new().with_target_partitions(self.options.partitions);
+            let context = with_store(SessionContext::new_with_config(config))?;
+            for table in tpch_table_names() {
+                let options = ParquetReadOptions::default();
+                self.runtime.block_on(context.register_parquet(table, self.slow_url(table), options))?;
+            }
+            Ok(context)
+        };
+        let way =
+            |name: &str, open| Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open });
+        let mut ways = [way("memferry", Box::new(ours)), way("DataFusion", Box::new(plain))];
+        let mut pairs: Vec<Pairs> = Vec::new();
+        for (name, sql) in queries.iter().filter(|(name, _)| is_sampled(name)) {
+            pairs.extend(self.sample(name, sql, &mut ways, files)?.pairs(1));
+            progress.advance(1);
+        }
+        let row = || Row::over_queries("cold_30ms_store", "DataFusion", &pairs, self.seed);
+        Ok((!pairs.is_empty()).then(row))
+    }
+
+    fn slow_url(&self, table: &str) -> String {
+        format!("{URL}{}", tpch_file(&self.files, table).display())
+    }
+}
+
+/// Whether a query runs over the slow store.
+pub(super) fn is_sampled(name: &str) -> bool {
+    FLOOR.contains(&name) || SELECTIVE.contains(&name)
+}
+
+fn with_store(context: SessionContext) -> Result<SessionContext, QueryError> {
+    let config = ThrottleConfig { wait_get_per_call: LATENCY, ..ThrottleConfig::default() };
+    let store = ChunkedStore::new(Arc::new(LocalFileSystem::new()), PIECE_BYTES);
+    let url = ObjectStoreUrl::parse(URL)?;
+    context.register_object_store(url.as_ref(), Arc::new(ThrottledStore::new(store, config)));
+    Ok(context)
+}
