@@ -68,7 +68,10 @@ impl ColdBenchmark {
         &self,
         sample: impl FnMut() -> Result<f64, QueryError>,
     ) -> Result<Vec<f64>, QueryError> {
-        std::iter::repeat_with(sample).take(self.rounds_count + 1).skip(1).collect()
+        let mut samples: Vec<f64> =
+            std::iter::repeat_with(sample).take(self.rounds_count + 1).collect::<Result<_, _>>()?;
+        samples.remove(0);
+        Ok(samples)
     }
 
     /// The same for two ways in turns.

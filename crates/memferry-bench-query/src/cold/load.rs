@@ -37,8 +37,7 @@ impl ColdBenchmark {
         };
         let row = match &self.python {
             None => {
-                let row =
-                    Row::median("load_lineitem", "ms", Provenance::Measured, &self.rounds_alone(ours)?);
+                let row = Row::median("load_lineitem", "ms", Provenance::Measured, &self.rounds_alone(ours)?);
                 row.without_peer("pyarrow: not run, see --peers")
             }
             Some(python) => {
@@ -50,10 +49,7 @@ impl ColdBenchmark {
                     Err(error) => Err(QueryError::Peer(format!("pyarrow cannot read {TABLE}: {error}"))),
                 };
                 let (ours, peer) = self.rounds_beside(ours, theirs)?;
-                Row::compared(
-                    Comparison::new("load_lineitem", "ms", name, Pairs { ours, peer }),
-                    self.seed,
-                )
+                Row::compared(Comparison::new("load_lineitem", "ms", name, Pairs { ours, peer }), self.seed)
             }
         };
         // Later loads may use memory that an earlier one left to the allocator.

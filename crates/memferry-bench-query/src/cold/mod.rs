@@ -17,7 +17,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
-use memferry_bench::harness::{Pairs, Provenance, Row, geomean_ratio, median};
+use memferry_bench::harness::{Pairs, Provenance, Row, geomean, geomean_ratio, median};
 use memferry_query::files::FileReport;
 use memferry_query::load::Progress;
 use memferry_query::{SessionOptions, Tiers, files, session};
@@ -39,7 +39,7 @@ pub struct ColdBenchmark {
     runtime: Runtime,
     /// Rounds of runs of each query. 15 by default.
     pub rounds_count: usize,
-    /// Names of the queries to run; empty: all.
+    /// Names of the queries to run, and of the parts `first_query` and `load_lineitem`; empty: all.
     pub queries: Vec<String>,
     /// The command `memferry`, for the rows of whole processes; without it they are left out.
     pub program: Option<PathBuf>,
@@ -80,11 +80,18 @@ pub struct RunSummary {
 /// Queries of which few rows pass, by name: with the query of [`SELECTIVE_SQL`] those of `cold_selective_vs_best`.
 const SELECTIVE: [&str; 5] = ["q06", "q12", "q14", "q19", "selective"];
 
+/// Parts that are no query, by name: see [`ColdBenchmark::queries`].
+const FIRST_QUERY: &str = "first_query";
+const LOAD: &str = "load_lineitem";
+
 /// A filter on one column and a sum of another.
 const SELECTIVE_SQL: &str = "select sum(l_extendedprice) from lineitem where l_quantity < 2";
 
 /// Queries whose time is compared with that of a warm file and with that of the disk.
 const FLOOR: [&str; 5] = ["q01", "q06", "q12", "q14", "q19"];
+
+/// Below this scale the largest table is loaded. At 10 it takes 8 GB of memory, and as much again in the other process.
+const LOAD_SCALE_MAX: f64 = 10.0;
 
 /// Ways by position: those of memferry first, then its peers.
 const OURS: usize = 0;
@@ -131,14 +138,17 @@ impl ColdBenchmark {
         let warm = FileCache::open(&self.files, Temperature::Warm)?;
         let warm_queries = || queries.iter().filter(|(name, _)| FLOOR.contains(&name.as_str()));
         let slow_count = queries.iter().filter(|(name, _)| slow::is_sampled(name)).count();
-        progress.total((queries.len() + warm_queries().count() + slow_count + 2) as u64);
+        progress.total((queries.len() + warm_queries().count() + slow_count) as u64);
         let mut ways = self.ways()?;
         let disk = cold.disk_rate()?;
         // Before the queries: the memory that they leave to the allocator would be missing in the ratio.
-        let load = self.load_rows(&warm)?;
-        progress.advance(1);
-        let first = self.first_query_rows(&[&cold, &warm])?;
-        progress.advance(1);
+        let mut others = Vec::new();
+        if self.wants(LOAD) && self.scale < LOAD_SCALE_MAX {
+            others.extend(self.load_rows(&warm)?);
+        }
+        if self.wants(FIRST_QUERY) {
+            others.extend(self.first_query_rows(&[&cold, &warm])?);
+        }
         let mut samples = Vec::new();
         for (name, sql) in &queries {
             samples.push(self.sample(name, sql, &mut ways, &cold)?);
@@ -154,7 +164,7 @@ impl ColdBenchmark {
         let names: Vec<String> = ways.iter().map(|way| way.name().to_owned()).collect();
         let mut rows = vec![Row::median("disk_bytes_per_s", "bytes/s", Provenance::Measured, &[disk])];
         rows.extend(self.summaries(&samples, &names, &warm_ms, disk));
-        rows.extend(slow.into_iter().chain(first).chain(load));
+        rows.extend(slow.into_iter().chain(others));
         rows.extend(samples.iter().flat_map(|query| self.rows_of(query, &names)));
         Ok(rows)
     }
@@ -249,13 +259,17 @@ impl ColdBenchmark {
         let mut queries: Vec<_> =
             tpch::QUERIES.map(|number| (format!("q{number:02}"), tpch::query(number, self.scale))).collect();
         queries.push(("selective".to_owned(), SELECTIVE_SQL.to_owned()));
-        if let Some(unknown) =
-            self.queries.iter().find(|&wanted| !queries.iter().any(|(name, _)| name == wanted))
-        {
+        if let Some(unknown) = self.queries.iter().find(|&wanted| {
+            ![FIRST_QUERY, LOAD].contains(&wanted.as_str()) && !queries.iter().any(|(name, _)| name == wanted)
+        }) {
             return Err(QueryError::UnknownQuery { name: unknown.clone() });
         }
-        queries.retain(|(name, _)| self.queries.is_empty() || self.queries.contains(name));
+        queries.retain(|(name, _)| self.wants(name));
         Ok(queries)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.queries.is_empty() || self.queries.iter().any(|wanted| wanted == name)
     }
 
     /// Runs a query in all ways, `rounds_count` times after one round that is not kept. All answers agree.
@@ -333,15 +347,17 @@ impl ColdBenchmark {
             Some(median(&query.ms(OURS)?) / warm_ms.max(disk_ms))
         });
         rows.extend(extreme("cold_over_floor", over_floor, f64::max));
-        let selective = samples.iter().filter(|query| SELECTIVE.contains(&query.name.as_str()));
-        let best: Vec<Pairs> = selective.filter_map(Samples::pairs_with_best).collect();
-        if best.len() == SELECTIVE.len() {
-            rows.push(Row::over_queries(
-                "cold_selective_vs_best",
-                "the faster of the other engines",
-                &best,
-                self.seed,
-            ));
+        let selective = || samples.iter().filter(|query| SELECTIVE.contains(&query.name.as_str()));
+        if selective().count() == SELECTIVE.len() {
+            let name = "cold_selective_vs_best";
+            let best: Vec<Pairs> = selective().filter_map(Samples::pairs_with_best).collect();
+            rows.push(if best.len() == SELECTIVE.len() {
+                Row::over_queries(name, "the faster of the other engines", &best, self.seed)
+            } else {
+                let ours = geomean(selective().filter_map(|query| Some(median(&query.ms(OURS)?))));
+                let row = Row::median(name, "ms", Provenance::Measured, &[ours]);
+                row.without_peer("DuckDB and Polars: not run, see --peers")
+            });
         }
         rows
     }
