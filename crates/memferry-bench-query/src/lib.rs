@@ -68,7 +68,9 @@ pub enum QueryError {
     #[error("the threads for the queries cannot be started")]
     Threads(#[source] std::io::Error),
     /// A benchmark has no such query.
-    #[error("there is no query {name}; the queries are q01 to q22 and selective, and the parts first_query and load_lineitem")]
+    #[error(
+        "there is no query {name}; the queries are q01 to q22 and selective, and the parts first_query and load_lineitem"
+    )]
     UnknownQuery {
         /// Its name.
         name: String,

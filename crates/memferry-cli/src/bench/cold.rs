@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// them.
     #[arg(long = "query", value_name = "NAME")]
     queries: Vec<String>,
-    /// Compares with DuckDB and Polars in this Python; `cargo xtask setup` makes one.
+    /// Compares with DuckDB, Polars and pyarrow in this Python; `cargo xtask setup` makes one.
     #[arg(long, value_name = "PYTHON")]
     peers: Option<PathBuf>,
     /// Directory of the files, on a disk; they are written if they are missing [default: as `memferry demo`].

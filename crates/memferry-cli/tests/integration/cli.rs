@@ -565,8 +565,39 @@ fn bench_cold_measures_files() {
     }
     assert!(row("cold_selective")["ratio"].as_f64().unwrap() > 0.0, "{record}");
     assert!(row("cold_q06_bytes")["value"].as_f64().unwrap() > 0.0, "its pages were dropped: {record}");
-    // Without --peers.
+    // Each request of the slow store takes 30 ms.
+    assert!(row("cold_30ms_store")["value"].as_f64().unwrap() > 30.0, "{record}");
+    assert!(row("cold_30ms_store")["ratio"].as_f64().unwrap() > 0.0, "{record}");
     assert_eq!(row("cold_q06_duckdb")["peer"], "DuckDB: not run, see --peers");
     assert_eq!(row("cold_q06_duckdb").get("peer_value"), None);
-    fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01 to q22"]);
+    fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01 to q22", "first_query"]);
+}
+
+/// What `bench cold` measures beside queries, and the rows that name a peer without `--peers`.
+#[test]
+fn bench_cold_measures_the_first_query_and_loading() {
+    let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let files = files.path().to_str().unwrap();
+    let selective = ["q06", "q12", "q14", "q19", "selective", "first_query", "load_lineitem"];
+    let selective = selective.iter().flat_map(|name| ["--query", name]).collect::<Vec<_>>();
+    let bench = ["bench", "cold", "--quick", "--json", "--files", files];
+    let record = prints_json(&[&bench[..], &selective].concat());
+    let rows = record["rows"].as_array().unwrap();
+    let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{record}"));
+    for (name, peer) in [
+        ("first_query_cold", "DuckDB in Python"),
+        ("first_query_cold_after_import", "DuckDB in Python"),
+        ("first_query_warm", "DuckDB in Python"),
+        ("first_query_warm_after_import", "DuckDB in Python"),
+        ("load_lineitem", "pyarrow"),
+        ("cold_selective_vs_best", "DuckDB and Polars"),
+    ] {
+        assert!(row(name)["value"].as_f64().unwrap() > 0.0, "{record}");
+        assert_eq!(row(name)["peer"], format!("{peer}: not run, see --peers"));
+        assert_eq!(row(name).get("peer_value"), None);
+    }
+    // The rows of a table take their memory.
+    assert!(row("load_memory_ratio")["value"].as_f64().unwrap() > 0.5, "{record}");
+    // Q12 and others have two late columns or more.
+    assert!(row("cold_read_ahead")["ratio"].as_f64().unwrap() > 0.0, "{record}");
 }
