@@ -81,7 +81,8 @@ impl ColdBenchmark {
         peer: impl FnMut() -> Result<f64, QueryError>,
     ) -> Result<(Vec<f64>, Vec<f64>), QueryError> {
         let (mut ours, mut peer) = try_alternate(self.rounds_count + 1, ours, peer)?;
-        (ours.remove(0), peer.remove(0));
+        ours.remove(0);
+        peer.remove(0);
         Ok((ours, peer))
     }
 }

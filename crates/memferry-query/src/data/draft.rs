@@ -150,14 +150,8 @@ impl Draft {
     }
 
     fn add_views<T: ByteViewType>(&mut self, pieces: &[ArrayRef], offset_max: usize) -> Result<(), TooLong> {
-        let arrays = pieces.iter().map(|piece| piece.as_byte_view::<T>());
-        let pieces: Vec<ViewPiece> = arrays
-            .map(|array| ViewPiece {
-                views: array.views().clone(),
-                nulls: array.nulls().cloned(),
-                buffers: array.data_buffers().to_vec(),
-            })
-            .collect();
+        let views = pieces.iter().map(|piece| piece.as_byte_view::<T>());
+        let pieces: Vec<ViewPiece> = views.map(ViewPiece::new).collect();
         self.buffers.push(Source::Views(pieces.clone()));
         let strings = Source::Strings(pieces);
         match strings.size_bytes() {

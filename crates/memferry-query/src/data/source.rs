@@ -2,9 +2,9 @@
 //!
 //! Pieces refer to their arrays, without copies.
 
-use arrow::array::{ByteView, MAX_INLINE_VIEW_LEN, OffsetSizeTrait};
-use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::ToByteSlice;
+use arrow::array::{Array, ByteView, GenericByteViewArray, MAX_INLINE_VIEW_LEN, OffsetSizeTrait};
+use arrow::buffer::{BooleanBuffer, Buffer, OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::{ByteViewType, ToByteSlice};
 use arrow::util::{bit_mask, bit_util};
 
 /// The content of one buffer: pieces, to be joined in their order.
@@ -31,7 +31,7 @@ impl Source {
             Source::Offsets32(pieces) => offsets_size_bytes(pieces),
             Source::Offsets64(pieces) => offsets_size_bytes(pieces),
             Source::Views(pieces) => pieces.iter().map(|piece| size_of_val::<[u128]>(&piece.views)).sum(),
-            Source::Strings(pieces) => pieces.iter().map(ViewPiece::strings_bytes).sum(),
+            Source::Strings(pieces) => pieces.iter().map(|piece| piece.strings_bytes).sum(),
         }
     }
 
@@ -71,27 +71,31 @@ impl Offset for i64 {
 /// String or binary views, and the buffers they point into.
 #[derive(Clone)]
 pub(super) struct ViewPiece {
-    pub(super) views: ScalarBuffer<u128>,
-    pub(super) nulls: Option<NullBuffer>,
-    pub(super) buffers: Vec<Buffer>,
+    /// Those of nulls are empty, since their strings are not kept.
+    views: ScalarBuffer<u128>,
+    buffers: Vec<Buffer>,
+    /// Of the strings too long for their views.
+    pub(super) strings_bytes: usize,
 }
 
 impl ViewPiece {
-    /// The views; those of nulls become empty, since their strings are not kept.
-    fn views(&self) -> impl Iterator<Item = u128> {
-        let valid = |row| self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
-        self.views.iter().enumerate().map(move |(row, &view)| if valid(row) { view } else { 0 })
+    pub(super) fn new<T: ByteViewType>(array: &GenericByteViewArray<T>) -> ViewPiece {
+        let views = match array.nulls() {
+            None => array.views().clone(),
+            Some(nulls) => {
+                let valid = nulls.iter().zip(array.views());
+                valid.map(|(valid, &view)| if valid { view } else { 0 }).collect()
+            }
+        };
+        let strings_bytes = views.iter().filter(|&&view| is_long(view)).map(|&view| length(view)).sum();
+        ViewPiece { views, buffers: array.data_buffers().to_vec(), strings_bytes }
     }
 
     fn strings(&self) -> impl Iterator<Item = &[u8]> {
-        self.views().filter(|&view| is_long(view)).map(|view| {
+        self.views.iter().filter(|&&view| is_long(view)).map(|&view| {
             let ByteView { length, buffer_index, offset, .. } = ByteView::from(view);
             &self.buffers[buffer_index as usize][offset as usize..][..length as usize]
         })
-    }
-
-    pub(super) fn strings_bytes(&self) -> usize {
-        self.views().filter(|&view| is_long(view)).map(length).sum()
     }
 }
 
@@ -139,18 +143,22 @@ fn write_offsets<O: OffsetSizeTrait>(target: &mut [u8], pieces: &[OffsetBuffer<O
 }
 
 fn write_views(target: &mut [u8], pieces: &[ViewPiece]) {
-    let mut targets = target.chunks_exact_mut(size_of::<u128>());
-    let mut end = 0;
-    for view in pieces.iter().flat_map(ViewPiece::views) {
-        let joined = if is_long(view) {
-            let offset = end;
-            end += view as u32;
-            ByteView::from(view).with_buffer_index(0).with_offset(offset).as_u128()
-        } else {
-            view
-        };
-        if let Some(target) = targets.next() {
-            target.copy_from_slice(&joined.to_ne_bytes());
+    let (mut start, mut end) = (0, 0);
+    for piece in pieces {
+        let views = piece.views.inner();
+        let target = &mut target[start..start + views.len()];
+        start += views.len();
+        // In bulk: most columns of short strings have no long one.
+        target.copy_from_slice(views);
+        if piece.strings_bytes == 0 {
+            continue;
+        }
+        for (target, &view) in target.chunks_exact_mut(size_of::<u128>()).zip(piece.views.iter()) {
+            if is_long(view) {
+                let joined = ByteView::from(view).with_buffer_index(0).with_offset(end).as_u128();
+                target.copy_from_slice(&joined.to_ne_bytes());
+                end += view as u32;
+            }
         }
     }
 }
