@@ -40,7 +40,7 @@ mod tiers;
 
 pub use data::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, RowGroup, TableData, TableError, TableWriter};
 pub use load::LoadError;
-pub use options::{MemferryOptions, Prefetch};
+pub use options::{MemferryOptions, Prefetch, Pushdown};
 pub use scan::{ScanReport, TieredScanExec};
 pub use session::{SessionOptions, session};
 pub use table::{BudgetTooSmall, TieredTable};

@@ -1,4 +1,4 @@
-//! Settings of a session: when to prefetch, how far ahead, and the techniques of the scan.
+//! Settings of a session: when to prefetch, how far ahead, where filters run, and the techniques of the scan.
 //!
 //! They are a DataFusion configuration extension with the prefix `memferry`, so that SQL can change them:
 //! `SET memferry.prefetch = 'always'`.
@@ -56,6 +56,52 @@ impl ConfigField for Prefetch {
     }
 }
 
+/// Whether the decoder of a file evaluates the filter of a scan, and decodes late columns only where rows passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pushdown {
+    /// Never: the filter runs above the scan, as in DataFusion.
+    Off,
+    /// Always.
+    On,
+    /// If statistics say that few rows pass, and the late columns are much wider than those of the filter.
+    #[default]
+    Auto,
+}
+
+impl fmt::Display for Pushdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+impl FromStr for Pushdown {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "on" => Ok(Self::On),
+            "auto" => Ok(Self::Auto),
+            other => Err(format!("'{other}' is not a pushdown mode; use off, on or auto")),
+        }
+    }
+}
+
+impl ConfigField for Pushdown {
+    fn visit<V: Visit>(&self, visitor: &mut V, key: &str, description: &'static str) {
+        visitor.some(key, self, description);
+    }
+
+    fn set(&mut self, _key: &str, value: &str) -> Result<(), DataFusionError> {
+        *self = value.parse().map_err(DataFusionError::Configuration)?;
+        Ok(())
+    }
+}
+
 extensions_options! {
     /// The settings with the prefix `memferry`.
     pub struct MemferryOptions {
@@ -97,6 +143,9 @@ extensions_options! {
 
         /// Bytes that a partition of a scan reads ahead of its decoder.
         pub read_ahead_bytes: usize, default = 32 << 20
+
+        /// Evaluate filters in the decoder of Parquet files: off, on, or auto (only where statistics say that it pays).
+        pub pushdown: Pushdown, default = Pushdown::Auto
 
         /// How long a request to an object store may take, in milliseconds.
         pub store_timeout_ms: u64, default = 30_000

@@ -15,6 +15,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Phy
 use futures::Stream;
 
 use super::FileError;
+use super::pushdown::Decision;
 use crate::load::guarded;
 
 /// A scan whose panics are errors. It is transparent: properties, statistics and batches are those of the scan.
@@ -23,17 +24,20 @@ pub(super) struct ContainExec {
     scan: Arc<dyn ExecutionPlan>,
     /// The files of the scan, for the error.
     files: Arc<str>,
+    /// Where the filter of the scan runs, for EXPLAIN. `None` without a filter.
+    pushdown: Option<Decision>,
 }
 
 impl ContainExec {
-    pub(super) fn new(scan: Arc<dyn ExecutionPlan>, files: Arc<str>) -> Self {
-        Self { scan, files }
+    pub(super) fn new(scan: Arc<dyn ExecutionPlan>, files: Arc<str>, pushdown: Option<Decision>) -> Self {
+        Self { scan, files, pushdown }
     }
 }
 
 impl DisplayAs for ContainExec {
     fn fmt_as(&self, _style: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ContainExec: a panic of the decoder is an error")
+        f.write_str("ContainExec: a panic of the decoder is an error")?;
+        self.pushdown.as_ref().map_or(Ok(()), |pushdown| write!(f, ", {pushdown}"))
     }
 }
 
@@ -63,7 +67,9 @@ impl ExecutionPlan for ContainExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.is_empty()) {
-            (Some(scan), true) => Ok(Arc::new(Self { scan, files: Arc::clone(&self.files) })),
+            (Some(scan), true) => {
+                Ok(Arc::new(Self::new(scan, Arc::clone(&self.files), self.pushdown.clone())))
+            }
             _ => internal_err!("ContainExec has one child"),
         }
     }

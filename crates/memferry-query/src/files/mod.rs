@@ -15,7 +15,8 @@
 //! Parquet and Arrow IPC. Arrow files are read by DataFusion's own reader, through the store: a mapping of a file that
 //! another process truncates raises SIGBUS, which no error can report.
 //!
-//! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `factory`, `reader`, `ahead` requests of the
+//! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `pushdown` where
+//! its filter runs; `factory`, `reader`, `ahead` requests of the
 //! decoder; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `contain`.
 
 mod ahead;
@@ -26,6 +27,7 @@ mod error;
 mod factory;
 mod metrics;
 mod prune;
+mod pushdown;
 mod ranges;
 mod reader;
 mod register;

@@ -1,5 +1,5 @@
-//! The optimizer rule that gives scans of Parquet files memferry's reader, and contains the panics of their decoder. It
-//! changes nothing else of a plan.
+//! The optimizer rule that gives scans of Parquet files memferry's reader, decides whether their decoder evaluates the
+//! filter, and contains the panics of the decoder. It changes nothing else of a plan.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use super::Demand;
 use super::contain::ContainExec;
 use super::factory::Readers;
 use super::metrics::parquet_scan;
+use super::pushdown::Decision;
 use super::store::StoreLimits;
 use crate::options::MemferryOptions;
 use crate::tiers::Tiers;
@@ -49,23 +50,26 @@ impl ReadFiles {
         if source.parquet_file_reader_factory().is_some_and(|factory| !is_default(factory.as_ref())) {
             return Ok(None);
         }
+        let pushdown = Decision::of(options.pushdown, config, source);
+        let is_pushed = pushdown.as_ref().is_some_and(|decision| decision.is_pushed);
+        let source = source.clone().with_pushdown_filters(is_pushed);
         let store = self.runtime.object_store(&config.object_store_url)?;
         let is_local = store.to_string() == LocalFileSystem::new().to_string();
         let readers = Readers {
             store,
             tiers: self.tiers.clone().filter(|_| is_local),
             cache: self.runtime.cache_manager.get_file_metadata_cache(),
-            demand: Arc::new(Demand::of(config, source)?),
+            demand: Arc::new(Demand::of(config, &source)?),
             limits: StoreLimits {
                 time_out: Duration::from_millis(options.store_timeout_ms),
                 window_bytes: options.read_ahead_bytes as u64,
             },
             window_bytes: if options.read_ahead { options.read_ahead_bytes as u64 } else { 0 },
         };
-        let source = source.clone().with_parquet_file_reader_factory(Arc::new(readers));
+        let source = source.with_parquet_file_reader_factory(Arc::new(readers));
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         let files = describe(&config);
-        Ok(Some(Arc::new(ContainExec::new(DataSourceExec::from_data_source(config), files))))
+        Ok(Some(Arc::new(ContainExec::new(DataSourceExec::from_data_source(config), files, pushdown))))
     }
 }
 

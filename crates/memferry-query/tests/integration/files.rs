@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
 use arrow::datatypes::{DataType, Field, Int64Type};
 use arrow::util::pretty::pretty_format_batches;
-use datafusion::physical_plan::collect;
+use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
 use memferry::topology::Machine;
 use memferry_query::files::{FileReport, RegisterError, register};
@@ -128,6 +128,8 @@ async fn answers_are_those_of_datafusion() {
             context(&location, &[&pushdown]).await,
             context(&location, &[&pushdown, "memferry.read_ahead = false"]).await,
             context(&location, &[&pushdown, "memferry.read_ahead_bytes = 1"]).await,
+            context(&location, &[&pushdown, "memferry.pushdown = 'on'"]).await,
+            context(&location, &[&pushdown, "memferry.pushdown = 'off'"]).await,
         ];
         for sql in QUERIES {
             let (expected, untouched) = run(&plain, sql).await.unwrap();
@@ -139,6 +141,51 @@ async fn answers_are_those_of_datafusion() {
                 assert!(way != 1 || report.bytes_read_ahead == 0, "{report:?}");
             }
         }
+    }
+}
+
+/// How the plan of a query says where the filter of its scan runs.
+async fn pushdown_of(context: &SessionContext, sql: &str) -> String {
+    let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    let start = text.find("pushdown=").unwrap_or_else(|| panic!("no decision in {text}"));
+    text[start..].lines().next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn filters_are_pushed_down_only_where_statistics_say_that_it_pays() {
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+    let context = context(&path.join("t.parquet").display().to_string(), &[]).await;
+    let columns = "text, list, pair, id, amount";
+    for (sql, expected) in [
+        (format!("select {columns} from t where mixed < 20"), "on (by statistics 0.1 % of the rows pass)"),
+        (
+            format!("select {columns} from t where mixed < 10000"),
+            "off (by statistics 50.0 % of the rows pass)",
+        ),
+        (
+            "select text from t where mixed < 20".to_owned(),
+            "off (late columns have 16 bytes a row and those of the filter 8)",
+        ),
+        (
+            format!("select {columns} from t where mixed % 9 = 3"),
+            "off (statistics do not tell how many rows pass)",
+        ),
+        (
+            format!("select {columns}, mixed from t where mixed < 20 order by mixed limit 3"),
+            "off (part of the filter is found while the query runs)",
+        ),
+    ] {
+        assert_eq!(pushdown_of(&context, &sql).await, format!("pushdown={expected}"), "{sql}");
+    }
+    let wide = format!("select {columns} from t where mixed < 20");
+    let narrow = "select text from t where mixed < 20";
+    for (setting, sql, expected) in [
+        ("memferry.pushdown = 'off'", wide.as_str(), "off (set by memferry.pushdown)"),
+        ("memferry.pushdown = 'on'", narrow, "on (set by memferry.pushdown)"),
+    ] {
+        set(&context, &[setting]).await;
+        assert_eq!(pushdown_of(&context, sql).await, format!("pushdown={expected}"), "{sql}");
     }
 }
 
