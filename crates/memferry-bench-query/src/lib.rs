@@ -19,7 +19,7 @@ mod tpch_tables;
 
 pub use answers::{Difference, answers_equal};
 pub use benchmark::{Answers, QueryBenchmark};
-pub use cold::{ColdBenchmark, Comparison, RunSummary, Temperature};
+pub use cold::{ColdBenchmark, Comparison, RunSummary, Temperature, WIDE_ROWS, wide_files};
 pub use dsa::{Dsa, QueryTiers};
 pub use paper_table::{paper_query, paper_table};
 pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};
@@ -68,12 +68,12 @@ pub enum QueryError {
     #[error("the threads for the queries cannot be started")]
     Threads(#[source] std::io::Error),
     /// A benchmark has no such query.
-    #[error(
-        "there is no query {name}; the queries are q01 to q22 and selective, and the parts first_query and load_lineitem"
-    )]
+    #[error("there is no query {name}; choose from {known}")]
     UnknownQuery {
         /// Its name.
         name: String,
+        /// The names that the benchmark knows.
+        known: String,
     },
     /// Another engine cannot be compared with.
     #[error("{0}")]

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 
+use datafusion::arrow::array::RecordBatchReader;
 use memferry_query::load::Progress;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
@@ -30,20 +31,31 @@ pub fn tpch_file(files: &Path, table: &str) -> PathBuf {
 /// [`TpchError::Scale`] before anything is written; [`TpchError::Write`].
 pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Result<PathBuf, TpchError> {
     check_scale(scale)?;
-    let files = directory.join(format!("sf{scale}"));
+    written_once(directory, &format!("sf{scale}"), |unfinished| {
+        progress.total(TABLES.iter().map(|table| (table.rows)(scale)).sum());
+        std::thread::scope(|scope| {
+            let write = |table| scope.spawn(move || write(table, scale, unfinished, progress));
+            let tasks: Vec<_> = TABLES.iter().map(write).collect();
+            tasks.into_iter().try_for_each(|task| task.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    })
+}
+
+/// The directory `name` below `directory`. If it is missing, `write` fills one that gets this name when it is complete.
+pub(crate) fn written_once(
+    directory: &Path,
+    name: &str,
+    write: impl FnOnce(&Path) -> Result<(), TpchError>,
+) -> Result<PathBuf, TpchError> {
+    let files = directory.join(name);
     if files.is_dir() {
         return Ok(files);
     }
     fs::create_dir_all(directory).map_err(write_error(directory))?;
+    let prefix = format!(".{name}-");
     let unfinished =
-        tempfile::Builder::new().prefix(".sf").tempdir_in(directory).map_err(write_error(directory))?;
-    progress.total(TABLES.iter().map(|table| (table.rows)(scale)).sum());
-    let directory = unfinished.path();
-    std::thread::scope(|scope| {
-        let write = |table| scope.spawn(move || write(table, scale, directory, progress));
-        let tasks: Vec<_> = TABLES.iter().map(write).collect();
-        tasks.into_iter().try_for_each(|task| task.join().unwrap_or_else(|panic| resume_unwind(panic)))
-    })?;
+        tempfile::Builder::new().prefix(&prefix).tempdir_in(directory).map_err(write_error(directory))?;
+    write(unfinished.path())?;
     match fs::rename(unfinished.path(), &files) {
         // Another process was faster, with the same files.
         Err(_) if files.is_dir() => Ok(files),
@@ -52,23 +64,32 @@ pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Resu
 }
 
 fn write(table: &Table, scale: f64, directory: &Path, progress: &dyn Progress) -> Result<(), TpchError> {
-    let path = tpch_file(directory, table.name);
     let reader = (table.open)(scale, 1, 1);
+    write_parquet(&tpch_file(directory, table.name), reader, table.group_rows, progress)
+}
+
+/// Writes a file batch by batch. It is on the disk when this returns.
+pub(crate) fn write_parquet(
+    path: &Path,
+    reader: impl RecordBatchReader,
+    group_rows: usize,
+    progress: &dyn Progress,
+) -> Result<(), TpchError> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
-        .set_max_row_group_row_count(Some(table.group_rows))
+        .set_max_row_group_row_count(Some(group_rows))
         .build();
-    let file = File::create_new(&path).map_err(write_error(&path))?;
+    let file = File::create_new(path).map_err(write_error(path))?;
     let mut writer =
-        ArrowWriter::try_new(file, reader.schema(), Some(properties)).map_err(write_error(&path))?;
+        ArrowWriter::try_new(file, reader.schema(), Some(properties)).map_err(write_error(path))?;
     for batch in reader {
-        let batch = batch.map_err(write_error(&path))?;
-        writer.write(&batch).map_err(write_error(&path))?;
+        let batch = batch.map_err(write_error(path))?;
+        writer.write(&batch).map_err(write_error(path))?;
         progress.advance(batch.num_rows() as u64);
     }
     // On the disk, so that a cold run finds no page that cannot be dropped.
-    let file = writer.into_inner().map_err(write_error(&path))?;
-    file.sync_all().map_err(write_error(&path))
+    let file = writer.into_inner().map_err(write_error(path))?;
+    file.sync_all().map_err(write_error(path))
 }
 
 fn write_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(path: &Path) -> impl Fn(E) -> TpchError {

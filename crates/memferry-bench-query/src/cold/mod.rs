@@ -8,6 +8,7 @@ mod first;
 mod io;
 mod load;
 mod peers;
+mod pushdown;
 mod slow;
 mod way;
 
@@ -29,6 +30,7 @@ use self::way::{Session, Way, register_plain};
 use crate::{QueryError, answers_equal, tpch, tpch_file, tpch_table_names};
 
 pub use self::io::Temperature;
+pub use self::pushdown::{WIDE_ROWS, wide_files};
 
 /// The benchmark of queries over cold files.
 pub struct ColdBenchmark {
@@ -222,9 +224,25 @@ impl ColdBenchmark {
     }
 
     fn our_way(&self, name: &str, tiers: &Arc<Tiers>, read_ahead: bool) -> Way<'_> {
+        self.set_way(name, tiers, format!("memferry.read_ahead = {read_ahead}"), self.tables())
+    }
+
+    /// memferry with a setting, over tables in files.
+    fn set_way(
+        &self,
+        name: &str,
+        tiers: &Arc<Tiers>,
+        setting: String,
+        tables: Vec<(String, PathBuf)>,
+    ) -> Way<'_> {
         let tiers = Arc::clone(tiers);
-        let open = move || self.our_session(&tiers, read_ahead);
+        let open = move || self.our_session(&tiers, &setting, &tables);
         Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
+    }
+
+    /// The tables of TPC-H and their files.
+    fn tables(&self) -> Vec<(String, PathBuf)> {
+        tpch_table_names().map(|table| (table.to_owned(), tpch_file(&self.files, table))).collect()
     }
 
     fn plain_way(&self, name: &str, pushdown: bool) -> Way<'_> {
@@ -232,13 +250,17 @@ impl ColdBenchmark {
         Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open: Box::new(open) })
     }
 
-    fn our_session(&self, tiers: &Arc<Tiers>, read_ahead: bool) -> Result<SessionContext, QueryError> {
+    fn our_session(
+        &self,
+        tiers: &Arc<Tiers>,
+        setting: &str,
+        tables: &[(String, PathBuf)],
+    ) -> Result<SessionContext, QueryError> {
         tiers.cache().clear();
         let context = session(&SessionOptions { tiers: Some(Arc::clone(tiers)), ..self.options.clone() });
         self.runtime.block_on(async {
-            context.sql(&format!("set memferry.read_ahead = {read_ahead}")).await?.collect().await?;
-            for table in tpch_table_names() {
-                let location = tpch_file(&self.files, table);
+            context.sql(&format!("set {setting}")).await?.collect().await?;
+            for (table, location) in tables {
                 files::register(&context, table, &location.to_string_lossy()).await?;
             }
             Ok(context)
@@ -259,10 +281,19 @@ impl ColdBenchmark {
         let mut queries: Vec<_> =
             tpch::QUERIES.map(|number| (format!("q{number:02}"), tpch::query(number, self.scale))).collect();
         queries.push(("selective".to_owned(), SELECTIVE_SQL.to_owned()));
-        if let Some(unknown) = self.queries.iter().find(|&wanted| {
-            ![FIRST_QUERY, LOAD].contains(&wanted.as_str()) && !queries.iter().any(|(name, _)| name == wanted)
-        }) {
-            return Err(QueryError::UnknownQuery { name: unknown.clone() });
+        self.select(queries, &[FIRST_QUERY, LOAD])
+    }
+
+    /// Those of `queries` that the options ask for, which may also name `parts`.
+    fn select(
+        &self,
+        mut queries: Vec<(String, String)>,
+        parts: &[&str],
+    ) -> Result<Vec<(String, String)>, QueryError> {
+        let known: Vec<&str> =
+            queries.iter().map(|(name, _)| name.as_str()).chain(parts.iter().copied()).collect();
+        if let Some(unknown) = self.queries.iter().find(|wanted| !known.contains(&wanted.as_str())) {
+            return Err(QueryError::UnknownQuery { name: unknown.clone(), known: known.join(", ") });
         }
         queries.retain(|(name, _)| self.wants(name));
         Ok(queries)

@@ -570,7 +570,7 @@ fn bench_cold_measures_files() {
     assert!(row("cold_30ms_store")["ratio"].as_f64().unwrap() > 0.0, "{record}");
     assert_eq!(row("cold_q06_duckdb")["peer"], "DuckDB: not run, see --peers");
     assert_eq!(row("cold_q06_duckdb").get("peer_value"), None);
-    fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01 to q22", "first_query"]);
+    fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01, q02", "first_query"]);
 }
 
 /// What `bench cold` measures beside queries, and the rows that name a peer without `--peers`.
