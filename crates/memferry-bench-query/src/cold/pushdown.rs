@@ -12,7 +12,7 @@ use super::{ColdBenchmark, FileCache, Temperature, extreme};
 use crate::tpch_files::{write_parquet, written_once};
 use crate::{QueryError, TpchError, tpch, tpch_file};
 
-/// Rows of the table that is measured: 1.6 GB on the disk.
+/// Rows of the table that is measured: 1.8 GB on the disk.
 pub const WIDE_ROWS: u64 = 10_000_000;
 
 /// Name of the table and of its file.
@@ -195,10 +195,16 @@ mod tests {
         assert_eq!(queries.len(), 40);
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
-            let context = datafusion::prelude::SessionContext::new();
-            let path = path.to_string_lossy();
-            context.register_parquet(TABLE, path, Default::default()).await.unwrap();
+            let context = memferry_query::session(&Default::default());
+            memferry_query::files::register(&context, TABLE, &path.to_string_lossy()).await.unwrap();
+            let mut pushed = Vec::new();
             for (name, sql) in queries {
+                let plan = context.sql(&sql).await.unwrap().create_physical_plan().await.unwrap();
+                let plan = datafusion::physical_plan::displayable(plan.as_ref()).indent(false).to_string();
+                assert!(plan.contains("pushdown="), "{plan}");
+                if plan.contains("pushdown=on") {
+                    pushed.push(name.clone());
+                }
                 let selectivity: f64 = name.rsplit('_').next().unwrap().parse().unwrap();
                 let filter = sql.split_once(" from ").unwrap().1;
                 let sql = format!("select count(*) from {filter}");
@@ -207,6 +213,10 @@ mod tests {
                 let share = passed as f64 / rows as f64;
                 assert!((share / selectivity - 1.0).abs() < 0.25, "{name}: {share}");
             }
+            let orders = ["sorted", "shuffled"].into_iter();
+            let expected =
+                orders.flat_map(|order| [0.001, 0.01].map(|share| format!("integer_{order}_wide_{share}")));
+            assert_eq!(pushed, expected.collect::<Vec<_>>(), "what auto pushes down");
         });
     }
 }

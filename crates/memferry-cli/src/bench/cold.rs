@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// them.
     #[arg(long = "query", value_name = "NAME")]
     queries: Vec<String>,
-    /// Measures instead filters in the decoder: q06, and 40 queries over a table of 100 columns (1.6 GB on the disk).
+    /// Measures instead filters in the decoder: q06, and 40 queries over a table of 100 columns (1.8 GB on the disk).
     #[arg(long, conflicts_with = "peers")]
     pushdown: bool,
     /// Compares with DuckDB, Polars and pyarrow in this Python; `cargo xtask setup` makes one.

@@ -571,6 +571,18 @@ fn bench_cold_measures_files() {
     assert_eq!(row("cold_q06_duckdb")["peer"], "DuckDB: not run, see --peers");
     assert_eq!(row("cold_q06_duckdb").get("peer_value"), None);
     fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01, q02", "first_query"]);
+
+    let filter = ["--pushdown", "--query", "text_sorted_narrow_0.1"];
+    let record = prints_json(&[&bench[..], &["q06"], &filter].concat());
+    let names: Vec<_> = record["rows"].as_array().unwrap().iter().map(|row| row["name"].clone()).collect();
+    let filter = ["pushdown_text_sorted_narrow_0.1", "pushdown_text_sorted_narrow_0.1_on"];
+    assert_eq!(names, [&["pushdown_q06", "pushdown_q06_on"], &filter[..], &["pushdown_min"]].concat());
+    assert!(record["rows"][2]["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    fails(
+        &[&bench[..], &["q07", "--pushdown"]].concat(),
+        USAGE,
+        &["q07", "q06, integer_sorted_narrow_0.001"],
+    );
 }
 
 /// What `bench cold` measures beside queries, and the rows that name a peer without `--peers`.
