@@ -23,7 +23,7 @@ impl ColdBenchmark {
         };
         let mut ratios = Vec::new();
         let ours = || {
-            let context = self.our_session(&tiers, true)?;
+            let context = self.our_session(&tiers, "memferry.read_ahead = true", &self.tables())?;
             files.prepare()?;
             let before = resident_bytes()?;
             let started = Instant::now();

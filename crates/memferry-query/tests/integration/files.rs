@@ -233,7 +233,7 @@ async fn little_is_read_ahead_that_a_dynamic_filter_excludes() {
     let group_bytes = chunk_bytes(&file, 0..20, &[2, 3]) / 20;
     assert!(report.bytes_requested < 20 * group_bytes, "some are excluded: {report:?}");
     // Each of two partitions has one row group ahead, which each change of the filter may exclude.
-    assert!(report.bytes_in_vain <= 5 * group_bytes, "{report:?}, {group_bytes}");
+    assert!(report.bytes_in_vain <= 6 * group_bytes, "{report:?}, {group_bytes}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
