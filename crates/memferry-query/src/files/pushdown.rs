@@ -26,7 +26,7 @@ pub(super) struct Decision {
 }
 
 /// Largest estimated share of rows that pass. Source: measurements in docs/decisions/filter-pushdown.md.
-const PASS_SHARE_MAX: f64 = 0.2;
+const PASS_SHARE_MAX: f64 = 0.01;
 
 /// Least width of the late columns, in widths of the filter's columns. Source: as above.
 const LATE_WIDTHS_MIN: usize = 8;
