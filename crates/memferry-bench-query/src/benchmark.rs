@@ -16,6 +16,7 @@ use memferry_query::load::Progress;
 use memferry_query::{MemferryOptions, Prefetch, SessionOptions, Tiers};
 use tokio::runtime::Runtime;
 
+use crate::process::status_bytes;
 use crate::{
     Dsa, NamedTable, QueryError, QueryRun, QueryRunner, QueryTiers, answers_equal, layout, paper_query,
     paper_table, tpch, tpch_tables,
@@ -252,12 +253,7 @@ impl QueryBenchmark {
             // The cache is not cleared between queries: it then holds as much as it ever does.
             self.runtime.block_on(way.run(&tpch::query(number, scale)))?;
         }
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let peak_kib: Option<u64> = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
-        let missing = || QueryError::Invalid("/proc/self/status has no VmHWM; is this Linux?".to_owned());
-        Ok(peak_kib.ok_or_else(missing)? * 1024)
+        status_bytes("VmHWM")
     }
 }
 

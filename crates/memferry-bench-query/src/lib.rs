@@ -12,6 +12,7 @@ mod benchmark;
 mod cold;
 mod dsa;
 mod paper_table;
+mod process;
 mod runner;
 pub mod tpch;
 mod tpch_files;
@@ -19,7 +20,7 @@ mod tpch_tables;
 
 pub use answers::{Difference, answers_equal};
 pub use benchmark::{Answers, QueryBenchmark};
-pub use cold::{ColdBenchmark, Comparison, RunSummary, Temperature, WIDE_ROWS, wide_files};
+pub use cold::{ColdBenchmark, ComparedQuery, RunSummary, Temperature, WIDE_ROWS, wide_files};
 pub use dsa::{Dsa, QueryTiers};
 pub use paper_table::{paper_query, paper_table};
 pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};

@@ -12,10 +12,12 @@ use memferry::model;
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::harness::geomean;
 use memferry_bench_query::{
-    ColdBenchmark, Comparison, QueryError, RunSummary, Temperature, tpch_file, tpch_files, tpch_table_names,
+    ColdBenchmark, ComparedQuery, QueryError, RunSummary, Temperature, tpch_file, tpch_files,
+    tpch_table_names,
 };
 
 use crate::bench::BUILD_PROFILE;
+use crate::doctor::Cpu;
 use crate::options::{scale, session_options};
 use crate::output::{Table, number, size};
 use crate::progress::Bar;
@@ -103,7 +105,7 @@ fn section(bench: &ColdBenchmark, temperature: Temperature, title: &str, out: &m
 }
 
 /// The time of plain DataFusion divided by memferry's; above 1 memferry is faster.
-fn ratio(query: &Comparison) -> f64 {
+fn ratio(query: &ComparedQuery) -> f64 {
     query.plain.ms / query.memferry.ms
 }
 
@@ -111,7 +113,7 @@ fn ratio(query: &Comparison) -> f64 {
 const BAR_CELLS: usize = 32;
 
 /// A bar for each query and way, as long as its time.
-fn chart(compared: &[Comparison]) -> Table {
+fn chart(compared: &[ComparedQuery]) -> Table {
     let longest = compared.iter().map(|query| query.plain.ms.max(query.memferry.ms)).fold(0.0, f64::max);
     let mut table = Table::new("query | by | time | ms: | ratio: | read: | ahead: | hits:");
     for (position, query) in compared.iter().enumerate() {
@@ -174,18 +176,10 @@ fn summary(means: &[(&str, f64)], runs: usize) -> String {
     let means: Vec<_> = means.iter().map(|(name, mean)| format!("{name} {mean:.2}")).collect();
     text += &means.join(", ");
     text += ".\n";
-    if is_virtual_machine() {
+    if Cpu::of_this_machine().is_virtual() {
         text += "This is a virtual machine: its host may hold the disk's blocks in memory, and cold reads are then faster.\n";
     }
     text
-}
-
-/// Whether a hypervisor runs this machine. It may cache the disks.
-fn is_virtual_machine() -> bool {
-    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    cpus.lines()
-        .find(|line| line.starts_with("flags"))
-        .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"))
 }
 
 /// The machine for which the papers' query is modelled.

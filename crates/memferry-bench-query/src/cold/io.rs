@@ -119,17 +119,6 @@ pub(super) fn bytes_read(process: u32) -> Result<u64, QueryError> {
     bytes.ok_or_else(|| QueryError::Invalid(format!("{path} does not say how much was read; is this Linux?")))
 }
 
-/// Resident memory of this process. Source: `VmRSS` of proc_pid_status(5).
-pub(super) fn resident_bytes() -> Result<u64, QueryError> {
-    let path = Path::new("/proc/self/status");
-    let text = fs::read_to_string(path).map_err(|error| failed(path, error))?;
-    let kib = text
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.map(|kib| kib * 1024)
-        .ok_or_else(|| QueryError::Invalid(format!("{} has no VmRSS; is this Linux?", path.display())))
-}
-
 fn failed(path: &Path, error: io::Error) -> QueryError {
     QueryError::Invalid(format!("cannot read {}: {error}", path.display()))
 }

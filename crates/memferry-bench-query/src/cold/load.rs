@@ -7,9 +7,10 @@ use memferry_bench::harness::{Comparison, Pairs, Provenance, Row};
 use memferry_query::{Layout, load};
 
 use super::ColdBenchmark;
-use super::io::{FileCache, resident_bytes};
+use super::io::FileCache;
 use super::peers::Peer;
 use crate::QueryError;
+use crate::process::status_bytes;
 
 const TABLE: &str = "lineitem";
 
@@ -25,14 +26,14 @@ impl ColdBenchmark {
         let ours = || {
             let context = self.our_session(&tiers, "memferry.read_ahead = true", &self.tables())?;
             files.prepare()?;
-            let before = resident_bytes()?;
+            let before = status_bytes("VmRSS")?;
             let started = Instant::now();
             let data = self.runtime.block_on(async {
                 let plan = context.table(TABLE).await?.create_physical_plan().await?;
                 Ok::<_, QueryError>(load::from_plan(plan, &context.task_ctx(), &layout, Arc::new(())).await?)
             })?;
             let ms = started.elapsed().as_secs_f64() * 1e3;
-            ratios.push(resident_bytes()?.saturating_sub(before) as f64 / data.size_bytes() as f64);
+            ratios.push(status_bytes("VmRSS")?.saturating_sub(before) as f64 / data.size_bytes() as f64);
             Ok(ms)
         };
         let row = match &self.python {

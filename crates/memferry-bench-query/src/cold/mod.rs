@@ -59,7 +59,7 @@ struct Samples {
 
 /// One query over the same files by plain DataFusion and by memferry, in turns.
 #[derive(Debug, Clone)]
-pub struct Comparison {
+pub struct ComparedQuery {
     /// Name of the query.
     pub name: String,
     /// Plain DataFusion with its defaults.
@@ -187,7 +187,7 @@ impl ColdBenchmark {
         &self,
         temperature: Temperature,
         progress: &dyn Progress,
-    ) -> Result<Vec<Comparison>, QueryError> {
+    ) -> Result<Vec<ComparedQuery>, QueryError> {
         let queries = self.queries()?;
         progress.total(queries.len() as u64);
         let files = FileCache::open(&self.files, temperature)?;
@@ -197,7 +197,7 @@ impl ColdBenchmark {
             let samples = self.sample(name, sql, &mut ways, &files)?;
             progress.advance(1);
             let summary = |way| samples.summary(way).expect("a session that fails ends the benchmark");
-            Ok(Comparison { name: name.clone(), memferry: summary(0), plain: summary(1) })
+            Ok(ComparedQuery { name: name.clone(), memferry: summary(0), plain: summary(1) })
         };
         queries.iter().map(compare).collect()
     }
@@ -272,7 +272,9 @@ impl ColdBenchmark {
             .with_target_partitions(self.options.partitions)
             .set_bool("datafusion.execution.parquet.pushdown_filters", pushdown);
         let context = SessionContext::new_with_config(config);
-        register_plain(&self.runtime, &context, &self.files)?;
+        register_plain(&self.runtime, &context, |table| {
+            tpch_file(&self.files, table).to_string_lossy().into_owned()
+        })?;
         Ok(context)
     }
 

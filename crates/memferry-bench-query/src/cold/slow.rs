@@ -13,13 +13,13 @@ use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::object_store::chunked::ChunkedStore;
 use datafusion::object_store::local::LocalFileSystem;
 use datafusion::object_store::throttle::{ThrottleConfig, ThrottledStore};
-use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry_bench::harness::{Pairs, Row};
 use memferry_query::load::Progress;
-use memferry_query::{SessionOptions, files, session};
+use memferry_query::{files, session};
 
 use super::io::FileCache;
-use super::way::{Session, Way};
+use super::way::{Session, Way, register_plain};
 use super::{ColdBenchmark, FLOOR, SELECTIVE};
 use crate::{QueryError, tpch_file, tpch_table_names};
 
@@ -39,10 +39,9 @@ impl ColdBenchmark {
         files: &FileCache,
         progress: &dyn Progress,
     ) -> Result<Option<Row>, QueryError> {
-        let tiers = self.tiers()?;
+        // Near memory is for files of this machine only.
         let ours = || {
-            let options = SessionOptions { tiers: Some(Arc::clone(&tiers)), ..self.options.clone() };
-            let context = with_store(session(&options))?;
+            let context = with_store(session(&self.options))?;
             for table in tpch_table_names() {
                 self.runtime.block_on(files::register(&context, table, &self.slow_url(table)))?;
             }
@@ -51,10 +50,7 @@ impl ColdBenchmark {
         let plain = || {
             let config = SessionConfig::new().with_target_partitions(self.options.partitions);
             let context = with_store(SessionContext::new_with_config(config))?;
-            for table in tpch_table_names() {
-                let options = ParquetReadOptions::default();
-                self.runtime.block_on(context.register_parquet(table, self.slow_url(table), options))?;
-            }
+            register_plain(&self.runtime, &context, |table| self.slow_url(table))?;
             Ok(context)
         };
         let way =

@@ -1,7 +1,6 @@
 //! Ways to run a query over files: a session of DataFusion, or another engine.
 
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use super::io::{FileCache, bytes_read};
 use super::peers::{Peer, Run, RunAnswer};
-use crate::{QueryError, tpch_file, tpch_table_names};
+use crate::{QueryError, tpch_table_names};
 
 /// One way to run queries.
 pub(super) enum Way<'a> {
@@ -85,17 +84,14 @@ fn late_columns(plan: &dyn ExecutionPlan) -> Result<usize, QueryError> {
     Ok(most.max(late.count()))
 }
 
-/// Registers the files of TPC-H as plain DataFusion does.
+/// Registers the files of TPC-H, at the location of each table, as plain DataFusion does.
 pub(super) fn register_plain(
     runtime: &Runtime,
     context: &SessionContext,
-    files: &Path,
+    location: impl Fn(&str) -> String,
 ) -> Result<(), QueryError> {
     for table in tpch_table_names() {
-        let path = tpch_file(files, table);
-        let registered =
-            context.register_parquet(table, path.to_string_lossy(), ParquetReadOptions::default());
-        runtime.block_on(registered)?;
+        runtime.block_on(context.register_parquet(table, location(table), ParquetReadOptions::default()))?;
     }
     Ok(())
 }

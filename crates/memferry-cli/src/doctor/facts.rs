@@ -16,6 +16,8 @@ use memferry_dsa::system::{Device, Queue, QueueFilter, QueueId, SystemState};
 use memferry_dsa::{Client, ClientOptions, DevicePortal, OpenOptions, Request};
 use serde::Serialize;
 
+use crate::source::Source;
+
 /// Limit for a No-op. A busy queue takes microseconds.
 const NOOP_TIME: Duration = Duration::from_millis(200);
 /// The time after which no further queue is tried.
@@ -136,6 +138,22 @@ pub(crate) struct Container {
     pub(crate) has_seccomp: bool,
 }
 
+impl Cpu {
+    /// Reads the facts about the CPU of this machine.
+    pub(crate) fn of_this_machine() -> Cpu {
+        Tree(&*Source::Here.files()).cpu()
+    }
+
+    fn has_flag(&self, flag: &str) -> Option<bool> {
+        self.flags.as_ref().map(|flags| flags.contains(&flag))
+    }
+
+    /// Whether it is the CPU of a virtual machine.
+    pub(crate) fn is_virtual(&self) -> bool {
+        self.has_flag("hypervisor") == Some(true)
+    }
+}
+
 impl Facts {
     /// Reads the facts of the machine with these files.
     pub(crate) fn read(files: &dyn Files, machine: Result<Machine, String>) -> Facts {
@@ -211,7 +229,7 @@ impl Facts {
 
     /// Whether the CPU has a feature; `None` if unknown.
     pub(crate) fn has_flag(&self, flag: &str) -> Option<bool> {
-        self.cpu.flags.as_ref().map(|flags| flags.contains(&flag))
+        self.cpu.has_flag(flag)
     }
 
     /// Whether the kernel was built with an option; `None` if unknown.
@@ -221,7 +239,7 @@ impl Facts {
 
     /// Whether this process is in a virtual machine.
     pub(crate) fn is_guest(&self) -> bool {
-        self.has_flag("hypervisor") == Some(true)
+        self.cpu.is_virtual()
     }
 
     /// Whether there is a DSA: on the PCI bus, or with a driver. `None` if the devices cannot be read.

@@ -23,6 +23,8 @@ use crate::error::{STATUS_ERRORS, STATUS_WARNINGS, usage};
 use crate::output::{self, Align, Table, capitalised, count, printable, wrapped};
 use crate::source::Source;
 
+pub(crate) use self::facts::Cpu;
+
 const AFTER_HELP: &str = "\
 Exit status: 0 without problems, 3 with warnings only, 4 with an error. No file is written; usable queues
 get a No-op.
