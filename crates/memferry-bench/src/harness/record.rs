@@ -260,6 +260,19 @@ rss_peak_bytes,1000000000,bytes,emulated,1,1000000000,1000000000,,,,,
         assert_eq!(names(&below), [json.file_name().unwrap()]);
     }
 
+    #[test]
+    fn a_peer_of_other_work_is_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut record = record();
+        let peer = record.rows[0].peer.take().unwrap();
+        record.rows[0].peer = Some(Peer { provenance: Some(Provenance::Published), ..peer.clone() });
+        let error = record.write_as("query", directory.path()).unwrap_err();
+        assert!(matches!(error, RecordError::UnequalWork(_)), "{error}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        record.rows[0].peer = Some(peer.obtained(Provenance::Published));
+        record.write_as("query", directory.path()).unwrap();
+    }
+
     /// Records of two generations that are both called "AMD EPYC" replaced each other.
     #[test]
     fn a_machine_is_named_by_the_generation_of_its_cpu() {
