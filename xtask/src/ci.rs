@@ -12,7 +12,7 @@ use memferry_testing::FILE_VARIABLE;
 
 use crate::background::{self, Chore, Finished};
 use crate::shell::{Call, Failure, cargo, program, root};
-use crate::{docs, links, loom, setup, skips};
+use crate::{docs, links, loom, packages, setup, skips};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
@@ -61,7 +61,7 @@ const TOGETHER: &[Step] = &[
     }),
     ("links of the documents", links::run),
     ("tests of the chores", || tests(CHORES).run()),
-    ("packages", packages),
+    ("packages", packages::run),
     // A separate process, because it reads the variable for skips in its guests.
     ("NUMA guest", || {
         program(&this_program()?.to_string_lossy())
@@ -77,25 +77,6 @@ const BACKGROUND: &[Chore] = &[
     ("public API", &["api", "--check"]),
     ("fuzzing, 60 s a target", &["fuzz", "all", "60"]),
 ];
-
-/// The packages that are built from what `cargo publish` would send: all without DataFusion, which a package would build
-/// once more, since it has no profiles of the workspace.
-const LIGHT: &[&str] = &[
-    "memferry-testing",
-    "memferry-dsa",
-    "memferry-dsa-emulator",
-    "memferry",
-    "memferry-emulate-embed",
-    "memferry-emulate-preload",
-    "memferry-emulate",
-];
-
-/// All crates can be packaged, and the light ones build from their packages.
-fn packages() -> Result<(), Failure> {
-    let package = || cargo(["package", "--locked", "--allow-dirty"]);
-    package().args(["--workspace", "--no-verify"]).run()?;
-    package().args(LIGHT.iter().flat_map(|name| ["--package", name])).run()
-}
 
 pub(crate) fn run() -> Result<(), Failure> {
     skips::begin()?;

@@ -17,6 +17,7 @@ mod guest;
 mod lines;
 mod links;
 mod loom;
+mod packages;
 mod sanitizer;
 mod setup;
 mod shell;
@@ -37,6 +38,7 @@ usage: cargo xtask CHORE
   links          checks that links of the documents lead to files and headings
   docs           runs the shell blocks of the README, the guides and the command pages
   api [--write | --check] [CRATE...]  prints the public API of the libraries, or keeps or compares it in docs/api
+  packages       makes the package of each crate, and builds the packages of the light crates
   lines          lines of code by crate, without tests, comments and blank lines
   asan           tests of cache, mover and pools under AddressSanitizer, leaks included (nightly)
   tsan           tests of code that shares by atomics under ThreadSanitizer (nightly)
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         ("links", []) => links::run(),
         ("docs", []) => docs::run(),
         ("api", _) => api::run(rest),
+        ("packages", []) => packages::run(),
         ("lines", []) => lines::run(),
         ("asan", []) => asan::run(),
         ("tsan", []) => tsan::run(),
