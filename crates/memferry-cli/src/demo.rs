@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use memferry::model;
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::harness::geomean;
 use memferry_bench_query::{
@@ -194,7 +193,7 @@ fn elsewhere() -> Result<String> {
     let home = machine.node(NodeId(0))?;
     let mut table = Table::new("columns | prefetch | ms: | ratio: | ").indent(2);
     for (what, second) in [("on one node", 0), ("on two nodes", 1)] {
-        let advice = model::advise(&machine, &papers_query(home, NodeId(second), COLUMN_BYTES))?;
+        let advice = papers_query(home, NodeId(second), COLUMN_BYTES).advise(&machine)?;
         let ms = |seconds: f64| number(seconds * 1e3);
         let ratio = |seconds: f64| format!("{:.2}", advice.baseline_s / seconds);
         let line = |what: &str, prefetch: &str, seconds, note: &str| {

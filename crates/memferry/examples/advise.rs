@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use memferry::model::{self, Column, Plan, Stage};
+use memferry::model::{Column, Plan, Stage};
 use memferry::topology::{Machine, NodeId};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,11 +28,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             near: None,
             reads_to_come: 0,
         };
-        let advice = model::advise(&machine, &plan)?;
+        let advice = plan.advise(&machine)?;
         let begin = Instant::now();
         const ROUNDS: u32 = 1000;
         for _ in 0..ROUNDS {
-            std::hint::black_box(model::advise(&machine, std::hint::black_box(&plan))?);
+            std::hint::black_box(std::hint::black_box(&plan).advise(&machine)?);
         }
         let cost_us = begin.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS);
         println!("{title}: {:.1} ms; asked in {cost_us:.0} us", advice.predicted_s() * 1e3);

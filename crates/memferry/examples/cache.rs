@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use memferry::cache::{Access, Cache, Location, Why, nearest_faster};
+use memferry::cache::{Access, Cache, Location, Why};
 use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
 
@@ -18,7 +18,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A cache stands on a mover, which copies. It may fill 8 MiB of the fast node; where a copy goes is the policy's
     // word.
     let mover = Mover::builder(Arc::new(Machine::two_tiers()?)).build()?;
-    let cache = Cache::builder(mover).budget(HBM, 8 * MIB).placement(nearest_faster).build()?;
+    let cache = Cache::builder(mover)
+        .budget(HBM, 8 * MIB)
+        .placement(|machine, request| request.nearest_faster(machine))
+        .build()?;
 
     // Sources are registered: any owner of bytes that stay where they are.
     let column: Vec<u8> = (0..16 * MIB).map(|index| (index % 251) as u8).collect();

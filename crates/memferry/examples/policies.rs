@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use memferry::cache::{Access, Cache, Location, Request, Why, nearest_faster};
+use memferry::cache::{Access, Cache, Location, Request, Why};
 use memferry::memory::Pool;
 use memferry::mover::{Mover, Route};
 use memferry::topology::{Machine, NodeId};
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cache = Cache::builder(mover.clone())
         .budget(NodeId(8), 128 * KIB)
         .budget(NodeId(12), 128 * KIB)
-        .placement(nearest_faster)
+        .placement(|machine, request| request.nearest_faster(machine))
         .build()?;
     let region = cache.register_chunked(column.clone(), Some(NodeId(0)), 64 * KIB);
     let on_node = |node: u32| Access { requester: Some(NodeId(node)), ..Access::default() };

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use memferry::cache::{Reading, StoredRegion};
 use memferry::memory::{Binding, Mapping};
-use memferry::mover::{StorageBackend, StorageEngine, StorageOptions};
+use memferry::mover::{StorageEngine, StorageOptions};
 use memferry::storage::StoredFile;
 use memferry::{Access, Cache, Machine, Mover};
 
@@ -66,10 +66,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     }
 
-    for (backend, name) in [(StorageBackend::Auto, "engine"), (StorageBackend::Threads, "threads")] {
+    for (io_uring, name) in [(true, "engine"), (false, "threads")] {
         for piece_bytes in [128 << 10, 256 << 10, 512 << 10, 1 << 20] {
             let options =
-                StorageOptions { backend, piece_bytes, page_cache: false, ..StorageOptions::default() };
+                StorageOptions { io_uring, piece_bytes, page_cache: false, ..StorageOptions::default() };
             let mover = mover(&machine, options)?;
             for (order, offsets) in [("sequential", sequential(MIB)), ("random", shuffled(MIB))] {
                 report(
@@ -102,8 +102,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 offsets.iter().try_for_each(|&at| buffered.read_exact_at(&mut buffer, at)).expect("readable");
             });
         }
-        for (backend, of) in [(StorageBackend::Auto, "engine"), (StorageBackend::Threads, "threads")] {
-            let mover = mover(&machine, StorageOptions { backend, page_cache, ..StorageOptions::default() })?;
+        for (io_uring, of) in [(true, "engine"), (false, "threads")] {
+            let mover =
+                mover(&machine, StorageOptions { io_uring, page_cache, ..StorageOptions::default() })?;
             let cache = Cache::builder(mover).budget(machine.nodes()[0].id, 64 * MIB as usize).build()?;
             let region = cache.register_file(file.clone());
             report(&format!("{name}: {of}, 1 MiB, to the cache"), size_bytes, || {

@@ -1,6 +1,7 @@
 //! Parts for the project's own benchmarks, command and tests, outside the API. They may change with any version.
 
 pub use crate::cache::replay::index_hits;
+pub use crate::copy_method::CopyMethod;
 pub use crate::copy_method::calibration::{Bytes, Trial};
 pub use crate::memory::placement::nodes_of_pages;
 pub use crate::memory::pool::IDLE_BYTES_MAX;

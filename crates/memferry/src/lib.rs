@@ -43,6 +43,7 @@
 
 pub mod cache;
 #[allow(unsafe_code)]
+#[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 mod copy_method;
 #[cfg(feature = "internals")]
 pub mod internals;

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 use std::thread;
 
-use memferry::cache::{Access, Cache, CacheMut, Entry, Location, Region, Request, Why, nearest_faster};
+use memferry::cache::{Access, Cache, CacheMut, Entry, Location, Region, Request, Why};
 use memferry::internals::nodes_of_pages;
 use memferry::memory::{Binding, Mapping};
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
@@ -96,7 +96,7 @@ fn copies_lie_on_the_node_of_the_policy() {
 fn the_nearest_faster_node_is_the_one_beside() {
     on_several_nodes(|machine, _| {
         let homes: Vec<_> = pairs(machine).into_iter().map(|(home, _)| home).collect();
-        let cache = cache(machine, 4 * MIB, nearest_faster);
+        let cache = cache(machine, 4 * MIB, |machine, request| request.nearest_faster(machine));
         for (seed, home) in (1..).zip(homes) {
             let region = register(&cache, machine, home, seed, MIB);
             let entry = cache.access(&region, 0..MIB, Access::default()).unwrap();

@@ -12,10 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memferry::internals::{interleave_weights, nodes_of_pages};
-use memferry::memory::{
-    Binding, Mapping, MappingOptions, MemoryError, Placement, Pool, PoolError, fastest_with_room, free_bytes,
-    pages_per_node,
-};
+use memferry::memory::{Binding, Mapping, MappingOptions, MemoryError, Placement, Pool};
 use memferry::topology::{Machine, NodeId, NodeSet};
 use memferry_dsa::internals::affinity::confine;
 use memferry_testing::{Needs, skip};
@@ -28,20 +25,20 @@ const HUGE: usize = 2 * MIB;
 /// All pages of `bytes` are on `node`.
 #[track_caller]
 fn assert_on(bytes: &[u8], node: NodeId) {
-    let mut placement = pages_per_node(bytes).unwrap();
+    let mut placement = Placement::of(bytes).unwrap();
     // The kernel may be compacting the node.
     for _ in 0..100 {
         if placement.absent() == 0 {
             break;
         }
         thread::sleep(Duration::from_millis(1));
-        placement = pages_per_node(bytes).unwrap();
+        placement = Placement::of(bytes).unwrap();
     }
     assert_eq!(placement.on(node), bytes.len().div_ceil(PAGE), "not all on node {node}: {placement}");
 }
 
 fn fits(machine: &Machine, node: NodeId, size_bytes: usize) -> bool {
-    free_bytes(machine, node).unwrap() >= size_bytes as u64
+    machine.free_bytes(node).unwrap() >= size_bytes as u64
 }
 
 #[test]
@@ -104,7 +101,7 @@ fn a_full_node_is_an_answer() {
 fn free_bytes_are_free() {
     on_several_nodes(|machine, nodes| {
         let Some((node, _)) = a_node_to_fill(machine, nodes) else { return };
-        let size_bytes = free_bytes(machine, node).unwrap() as usize / PAGE * PAGE;
+        let size_bytes = machine.free_bytes(node).unwrap() as usize / PAGE * PAGE;
         // What this takes itself (page tables, arrays of pages) may come from the same node. And for a moment
         // after memory got fragmented the kernel keeps more to itself (vm.watermark_boost_factor).
         let mut attempts = (0..50).map(|attempt| {
@@ -113,7 +110,7 @@ fn free_bytes_are_free() {
         });
         let mapping = attempts.find_map(Result::ok).expect("it is free");
         assert_on(&mapping, node);
-        assert!(free_bytes(machine, node).unwrap() < 8 * MIB as u64);
+        assert!(machine.free_bytes(node).unwrap() < 8 * MIB as u64);
     });
 }
 
@@ -128,7 +125,7 @@ fn preferred_pages_go_elsewhere_from_a_full_node() {
         for binding in [Binding::Prefer(node), Binding::PreferMany(node.into())] {
             let mut mapping = Mapping::new(machine, size_bytes, binding).unwrap();
             write_pattern(&mut mapping);
-            let placement = pages_per_node(&mapping).unwrap();
+            let placement = Placement::of(&mapping).unwrap();
             assert_eq!(placement.absent(), 0);
             assert!(placement.elsewhere(node) > 0, "{placement}");
             assert_pattern(&mapping);
@@ -143,7 +140,7 @@ fn many_are_preferred_while_they_have_room() {
             let set: NodeSet = set.iter().copied().collect();
             for size in [5 * PAGE, 9 * MIB] {
                 let mapping = Mapping::new(machine, size, Binding::PreferMany(set.clone())).unwrap();
-                let placement = pages_per_node(&mapping).unwrap();
+                let placement = Placement::of(&mapping).unwrap();
                 assert!(
                     placement.iter().all(|(node, _)| node.is_some_and(|node| set.contains(node))),
                     "{placement}"
@@ -177,7 +174,7 @@ fn interleaved_pages_take_turns() {
                 Mapping::with(machine, 6 * MIB + 7 * PAGE, small_pages(Binding::Interleave(set.clone())))
                     .unwrap();
             assert_interleaved(&mapping, &turns, false);
-            let counts: Vec<_> = pages_per_node(&mapping).unwrap().iter().map(|(_, pages)| pages).collect();
+            let counts: Vec<_> = Placement::of(&mapping).unwrap().iter().map(|(_, pages)| pages).collect();
             assert_eq!(counts.len(), set.len());
             assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
             // With huge pages each takes a turn as a whole, if there are enough.
@@ -202,7 +199,7 @@ fn weights_are_followed() {
         let mut mapping = Mapping::with(machine, 4000 * PAGE, small_pages(binding)).unwrap();
         let turns = [(a, 3), (b, 1)];
         assert_interleaved(&mapping, &turns, false);
-        let placement = pages_per_node(&mapping).unwrap();
+        let placement = Placement::of(&mapping).unwrap();
         assert_eq!((placement.on(a), placement.on(b)), (3000, 1000));
         // The same for pages that are there already.
         write_pattern(&mut mapping);
@@ -224,7 +221,7 @@ fn interleaved_pages_stay_where_they_came() {
             let mut mapping = Mapping::with(machine, size_bytes, options).unwrap();
             // One small page where a huge one would be next: the rest of its 2 MiB are small, too.
             mapping[size_bytes - 1] = 1;
-            let before = pages_per_node(&mapping).unwrap();
+            let before = Placement::of(&mapping).unwrap();
             let moved = mapping.rebind(machine, Binding::Interleave(set.clone())).unwrap();
             assert_eq!(
                 (moved.pages_moved_count, moved.pages_elsewhere_count),
@@ -260,7 +257,7 @@ fn a_tail_needs_no_more_than_it_takes() {
     on_several_nodes(|machine, nodes| {
         let Some((node, other)) = a_node_to_fill(machine, nodes) else { return };
         let _filling = fill_for_good(machine, node);
-        let room = free_bytes(machine, node).unwrap() as usize;
+        let room = machine.free_bytes(node).unwrap() as usize;
         assert!(room < HUGE);
         let set = NodeSet::from([node, other]);
         for first in 0..4 {
@@ -273,7 +270,7 @@ fn a_tail_needs_no_more_than_it_takes() {
             let is_other = set.iter().nth(mapping.as_ptr().addr() / HUGE % 2) == Some(other);
             if is_other && room > 16 * PAGE {
                 mapping.populate(machine).unwrap();
-                return assert_eq!(pages_per_node(&mapping).unwrap().absent(), 0);
+                return assert_eq!(Placement::of(&mapping).unwrap().absent(), 0);
             }
             drop(before);
         }
@@ -311,9 +308,9 @@ fn rebinding_moves_pages_and_keeps_content() {
                     skip(Needs::HugePages, "huge and small pages are mixed");
                 }
                 assert_pattern(&mapping);
-                let before = pages_per_node(&mapping).unwrap();
+                let before = Placement::of(&mapping).unwrap();
                 assert_eq!(mapping.rebind(machine, Binding::Any).unwrap().pages_moved_count, 0);
-                assert_eq!(pages_per_node(&mapping).unwrap(), before);
+                assert_eq!(Placement::of(&mapping).unwrap(), before);
                 mapping.rebind(machine, Binding::PreferMany(a.into())).unwrap();
                 assert_on(&mapping, a);
                 mapping.rebind(machine, Binding::Prefer(b)).unwrap();
@@ -358,7 +355,7 @@ fn rebinding_to_a_full_node_leaves_all_as_it_was() {
         }
         // What is only preferred goes as far as it gets.
         let moved = mapping.rebind(machine, Binding::Prefer(node)).unwrap();
-        let placement = pages_per_node(&mapping).unwrap();
+        let placement = Placement::of(&mapping).unwrap();
         assert_eq!(moved.pages_elsewhere_count, placement.elsewhere(node));
         assert!(moved.pages_elsewhere_count > 0, "{moved:?}");
         assert_pattern(&mapping);
@@ -381,10 +378,10 @@ fn a_node_that_fills_up_meanwhile_is_an_answer() {
         }
         // All but so much is taken before, because moving takes the emulated CPUs of a guest long.
         const LEFT: usize = 64 * MIB;
-        let room = free_bytes(machine, node).unwrap() as usize;
+        let room = machine.free_bytes(node).unwrap() as usize;
         let _taken = Mapping::new(machine, room.saturating_sub(LEFT), Binding::Bind(node)).unwrap();
         // The lists of free pages that each CPU keeps come and go.
-        let size_bytes = (free_bytes(machine, node).unwrap() as usize - 16 * MIB) / PAGE * PAGE;
+        let size_bytes = (machine.free_bytes(node).unwrap() as usize - 16 * MIB) / PAGE * PAGE;
         let before = node_free(node);
         // The watcher may come too late for an attempt, so there are several.
         let fill_meanwhile = |attempt: &mut dyn FnMut() -> Result<(), MemoryError>| -> Option<MemoryError> {
@@ -453,7 +450,7 @@ fn a_node_that_fills_up_meanwhile_is_an_answer() {
                 pool.trim();
                 Ok(())
             }
-            Err(PoolError::Memory(error)) if is_full(&error) => Err(error),
+            Err(error) if is_full(&error) => Err(error),
             Err(error) => panic!("{error:?}"),
         });
         assert_eq!((pool.used_bytes(), pool.mapped_bytes()), (0, 0));
@@ -561,7 +558,7 @@ fn a_full_node_disturbs_only_its_pool() {
             let end = SetOnDrop(&done);
             for _ in 0..10 {
                 let error = full.allocate(30 * MIB).unwrap_err();
-                assert!(matches!(&error, PoolError::Memory(error) if is_full(error)), "{error:?}");
+                assert!(is_full(&error), "{error:?}");
                 assert_eq!((full.used_bytes(), full.mapped_bytes()), (4 * MIB, 4 * MIB));
             }
             drop(end);
@@ -579,7 +576,7 @@ fn a_full_node_disturbs_only_its_pool() {
 fn many_threads_want_one_node() {
     on_several_nodes(|machine, nodes| {
         let Some((node, _)) = a_node_to_fill(machine, nodes) else { return };
-        let size_bytes = free_bytes(machine, node).unwrap() as usize / 5 / PAGE * PAGE * 2;
+        let size_bytes = machine.free_bytes(node).unwrap() as usize / 5 / PAGE * PAGE * 2;
         let had = thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| {
@@ -612,16 +609,16 @@ fn the_fastest_memory_is_left_when_it_is_full() {
         let Some((node, _)) = a_node_to_fill(machine, nodes) else { return };
         let cpus = machine.node(node).unwrap().cpu_node;
         let size_bytes = 10 * MIB;
-        let first = fastest_with_room(machine, cpus, size_bytes).unwrap().id;
+        let first = machine.fastest_with_room(cpus, size_bytes).unwrap().id;
         assert_eq!(first, machine.memories_near(cpus)[0].id);
         if machine.node(first).unwrap().memory_bytes > machine.node(node).unwrap().memory_bytes {
             return skip(Needs::Consent, format!("node {first}, the fastest, is too large to be filled"));
         }
         let (_filling, _) = fill(machine, first);
-        let second = fastest_with_room(machine, cpus, size_bytes).unwrap().id;
+        let second = machine.fastest_with_room(cpus, size_bytes).unwrap().id;
         assert_ne!(second, first);
         assert_on(&Mapping::new(machine, size_bytes, Binding::Bind(second)).unwrap(), second);
-        let error = fastest_with_room(machine, cpus, 1 << 50).unwrap_err();
+        let error = machine.fastest_with_room(cpus, 1 << 50).unwrap_err();
         assert!(error.to_string().contains(&format!("node {first}: ")), "{error}");
     });
 }
@@ -651,7 +648,7 @@ fn a_strictly_bound_thread_is_told() {
                 }
                 let has_room = fits(machine, other, size_bytes + 16 * MIB);
                 let preferred = Mapping::new(machine, size_bytes, Binding::Prefer(other)).unwrap();
-                let placement = pages_per_node(&preferred).unwrap();
+                let placement = Placement::of(&preferred).unwrap();
                 assert!(placement.absent() == 0 && placement.on(other) > 0, "{placement}");
                 assert!(!has_room || placement.elsewhere(other) == 0, "{placement}");
                 drop(preferred);
@@ -685,7 +682,7 @@ fn nodes_outside_of_the_cpuset_are_named() {
 /// With one node allowed.
 fn in_a_cpuset() {
     let machine = std::sync::Arc::new(Machine::discover().unwrap());
-    let usable = |node: &&memferry::topology::Node| free_bytes(&machine, node.id).is_ok();
+    let usable = |node: &&memferry::topology::Node| machine.free_bytes(node.id).is_ok();
     let allowed = machine.nodes().iter().find(usable).unwrap().id;
     assert_on(&Mapping::new(&machine, 4 * MIB, Binding::Bind(allowed)).unwrap(), allowed);
     let mut mapping = Mapping::new(&machine, MIB, Binding::Any).unwrap();
@@ -694,7 +691,7 @@ fn in_a_cpuset() {
         let mut errors = vec![
             mapping.rebind(&machine, Binding::Bind(other)).unwrap_err(),
             Pool::new(machine.clone(), other, MIB).unwrap_err(),
-            free_bytes(&machine, other).unwrap_err(),
+            machine.free_bytes(other).unwrap_err(),
         ];
         let both = NodeSet::from([allowed, other]);
         for binding in [
@@ -718,7 +715,7 @@ fn in_a_cpuset() {
         assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}");
         assert!(error.to_string().contains(&format!("nodes {allowed}")), "{error}");
     }
-    assert_eq!(fastest_with_room(&machine, machine.nodes()[0].id, MIB).unwrap().id, allowed);
+    assert_eq!(machine.fastest_with_room(machine.nodes()[0].id, MIB).unwrap().id, allowed);
 }
 
 #[test]
@@ -728,7 +725,7 @@ fn the_limit_of_a_cgroup_counts() {
         let error = Mapping::new(&machine, 80 * MIB, Binding::Any).unwrap_err();
         assert!(error.to_string().contains("cgroup /memferry-test"), "{error}");
         let node = machine.nodes()[0].id;
-        assert!(free_bytes(&machine, node).unwrap() < 64 * MIB as u64);
+        assert!(machine.free_bytes(node).unwrap() < 64 * MIB as u64);
         let (filling, error) = fill(&machine, node);
         assert!(matches!(error, MemoryError::NoRoom { .. }) && !filling.is_empty(), "{error}");
         return;
@@ -765,7 +762,7 @@ fn balancing_leaves_bound_pages_alone() {
         let block = pool.allocate(4 * MIB).unwrap();
 
         let is_over = AtomicBool::new(false);
-        let is_moved = || pages_per_node(&free).is_ok_and(|pages| pages.elsewhere(a) > 0);
+        let is_moved = || Placement::of(&free).is_ok_and(|pages| pages.elsewhere(a) > 0);
         thread::scope(|scope| {
             for &cpu in cpus.iter().take(4).copied() {
                 let (bound, free, block, is_over) = (&bound, &free, &block, &is_over);
@@ -794,7 +791,7 @@ fn balancing_leaves_bound_pages_alone() {
         assert_on(&bound[1], b);
         assert_on(block.as_slice(), a);
         bound.iter().for_each(|mapping| assert_pattern(mapping));
-        let unbound: Placement = pages_per_node(&free).unwrap();
+        let unbound: Placement = Placement::of(&free).unwrap();
         println!("without a binding, from node {a}: {unbound}");
         assert_pattern(&free);
     });

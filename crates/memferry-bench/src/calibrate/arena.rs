@@ -2,8 +2,8 @@
 
 use std::{fs, thread};
 
+use memferry::internals::CopyMethod;
 use memferry::memory::{Binding, Mapping};
-use memferry::mover::CopyMethod;
 use memferry::topology::{Machine, NodeId};
 
 use super::{CalibrateError, SamplingPlan, ends, kernels};

@@ -1,8 +1,7 @@
 //! Further copies and reads of this machine, beside the predictions of the model.
 
-use memferry::internals::{Hardware, copies_s, reads_s, worker_copy_s};
+use memferry::internals::{CopyMethod, Hardware, copies_s, reads_s, worker_copy_s};
 use memferry::model::ModelError;
-use memferry::mover::CopyMethod;
 use memferry::topology::{Machine, Node, NodeId};
 
 use super::arena::Arena;

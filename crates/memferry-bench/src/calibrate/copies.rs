@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memferry::mover::{CopyMethod, CopyMethods, CpuOptions, Mover};
+use memferry::internals::CopyMethod;
+use memferry::mover::{CopyMethods, CpuOptions, Mover};
 use memferry::topology::{Machine, Node};
 
 use super::arena::Arena;

@@ -1,6 +1,6 @@
 //! Latency and bandwidth from the CPUs of a node to a memory.
 
-use memferry::mover::CopyMethod;
+use memferry::internals::CopyMethod;
 use memferry::topology::{Node, NodeId};
 
 use super::arena::Arena;

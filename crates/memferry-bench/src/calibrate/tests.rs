@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use memferry::internals::Hardware;
-use memferry::mover::CopyMethod;
+use memferry::internals::{CopyMethod, Hardware};
 
 use super::*;
 

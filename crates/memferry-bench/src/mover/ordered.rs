@@ -6,10 +6,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
-use memferry::internals::{Hardware, Offload};
-use memferry::mover::{
-    CopyError, CopyMethod, CopyMethods, CopyOptions, CopyReport, Mover, OperationError, Ordered,
-};
+use memferry::internals::{CopyMethod, Hardware, Offload};
+use memferry::mover::{CopyError, CopyMethods, CopyOptions, CopyReport, Mover, OperationError, Ordered};
 use memferry::topology::Machine;
 use memferry_dsa_emulator::DeviceCosts;
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memferry::mover::{StorageBackend, StorageEngine, StorageOptions};
+use memferry::mover::{StorageEngine, StorageOptions};
 use memferry::topology::Machine;
 use memferry_dsa::internals::instructions::CpuFeatures;
 use memferry_dsa::internals::system::{Files, Owner};
@@ -214,8 +214,7 @@ impl Facts {
             .map(|(device, queue)| Trial { queue: queue.id, error: run_noop(device, queue).err() })
             .collect();
         let options = StorageOptions { threads_count: 1, ..StorageOptions::default() };
-        self.io_uring.works =
-            StorageEngine::new(options).ok().map(|engine| engine.backend() == StorageBackend::Auto);
+        self.io_uring.works = StorageEngine::new(options).ok().map(|engine| engine.uses_io_uring());
         let found = CpuFeatures::detect();
         if let Some(flags) = &mut self.cpu.flags {
             let emulated =

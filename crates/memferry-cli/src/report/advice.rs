@@ -1,7 +1,7 @@
 //! Recommended settings of a machine, with the numbers behind them.
 
 use memferry::internals::{Basis, Hardware, Offload, Parameter};
-use memferry::model::{self, Alternative, Column, ModelError, Plan, Stage};
+use memferry::model::{Alternative, Column, ModelError, Plan, Stage};
 use memferry::mover::Route;
 use memferry::topology::{Machine, Node, NodeId};
 
@@ -189,7 +189,7 @@ fn prefetching(machine: &Machine) -> Advice {
     // Rounded as printed.
     let speed_up = |alternative: &Alternative| (alternative.speed_up * 100.0).round();
     let of = |second: &Node, what: &str| -> Result<String, ModelError> {
-        let advice = model::advise(machine, &papers_query(home, second.id, COLUMN_BYTES))?;
+        let advice = papers_query(home, second.id, COLUMN_BYTES).advise(machine)?;
         // The chosen alternative, or else the first with the smallest loss.
         let better = |best, other| if speed_up(other) > speed_up(best) { other } else { best };
         let best = match advice.chosen {

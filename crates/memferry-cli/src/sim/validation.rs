@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use memferry::internals::Pipeline;
-use memferry::model::{Plan, advise};
+use memferry::model::Plan;
 use memferry::topology::Machine;
 use memferry_bench::harness::{Provenance, Record, Row};
 use memferry_bench::model::{self, Disposition, Prediction, Validation, Why};
@@ -138,7 +138,7 @@ fn advise_us() -> Result<Row> {
     for _ in 0..SAMPLES {
         let begin = Instant::now();
         for plan in plans.iter().cycle().take(plans.len() * ROUNDS as usize) {
-            black_box(advise(&machine, black_box(plan))?);
+            black_box(black_box(plan).advise(&machine)?);
         }
         samples.push(begin.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS) / plans.len() as f64);
     }

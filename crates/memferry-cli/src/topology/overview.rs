@@ -8,7 +8,7 @@
 //! clustering a socket has several domains.
 
 use memferry::internals::Origin;
-use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, NumaBalancing, Tier};
+use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, Tier};
 use memferry_dsa::system::{Config, SystemState};
 
 use super::links::Links;
@@ -29,7 +29,7 @@ pub(super) struct Overview {
     /// Copy engines whose node is unknown.
     pub(super) stray: Vec<Accelerator>,
     pub(super) offline: NodeSet,
-    pub(super) numa_balancing: Option<NumaBalancing>,
+    pub(super) is_numa_balancing_on: Option<bool>,
     pub(super) links: Links,
     /// Pairs for prefetching: a domain's own memory and the nearest faster one.
     pub(super) upgrades: Vec<(Node, Node)>,
@@ -95,7 +95,7 @@ impl Overview {
             sockets: sockets(machine),
             stray: stray.cloned().map(printable_engine).collect(),
             offline: machine.offline().clone(),
-            numa_balancing: machine.numa_balancing(),
+            is_numa_balancing_on: machine.is_numa_balancing_on(),
             links: Links::of(machine),
             upgrades: upgrades.collect(),
             dsa: None,
@@ -242,7 +242,7 @@ impl Overview {
                 named_nodes(&without_queue)
             ));
         }
-        if self.numa_balancing.is_some_and(NumaBalancing::is_on) {
+        if self.is_numa_balancing_on == Some(true) {
             remarks.push("Automatic NUMA balancing is on; it moves pages that nobody has bound.".to_owned());
         }
         remarks

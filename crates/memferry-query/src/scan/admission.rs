@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use memferry::model::{self, Advice, ModelError};
+use memferry::model::{Advice, ModelError};
 use memferry::mover::Route;
 use memferry::topology::NodeId;
 
@@ -142,7 +142,7 @@ impl TieredScanExec {
             Ok(cost_query) => cost_query,
             Err(error) => return reuse(error.to_string()),
         };
-        match model::advise(tiers.planned(), &cost_query.plan) {
+        match cost_query.plan.advise(tiers.planned()) {
             Ok(advice) => advised(node, &advice, &cost_query, self.share_of_partition()),
             Err(error @ ModelError::Unknown { .. }) => {
                 let remedy = match tiers.machine().is_this_machine() {

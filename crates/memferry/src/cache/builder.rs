@@ -48,7 +48,8 @@ impl CacheBuilder {
     /// Sets the placement policy for accesses without a node. The default is the first node with a budget.
     ///
     /// The policy returns one of the [nodes](Request::nodes) of the request, or `None` for no copy. Any other node is an
-    /// [`AccessError::NoBudget`](super::AccessError::NoBudget). [`nearest_faster`](super::nearest_faster) is a policy.
+    /// [`AccessError::NoBudget`](super::AccessError::NoBudget). [`Request::nearest_faster`] answers with the nearest memory that
+    /// is faster for the reader.
     ///
     /// It runs on the accessing thread, without a lock of the cache, also on hits: keep it short. A panic in it reaches the
     /// caller of [`Cache::access`] and does not change the cache.

@@ -89,14 +89,13 @@ pub use builder::CacheBuilder;
 pub use draft::{Draft, DraftError, NewOnNode, WriteBackError};
 pub use entry::{Entry, Location, Why};
 pub use mutable::{CacheMut, Snapshot};
-pub use policy::{Request, nearest_faster};
+pub use policy::Request;
 pub use region::{Region, RegionOwner};
 pub use stats::{CacheStats, NodeUsage};
 pub use stored::{Reading, StoredRegion};
 pub use view::View;
 
 use crate::mover::Mover;
-pub use crate::mover::ReadError;
 use crate::storage::StoredFile;
 use crate::topology::{Machine, NodeId};
 

@@ -6,7 +6,7 @@ use super::index::Index;
 use super::readers::readers;
 use super::slot::Slot;
 use super::stats::{Counters, NodeUsage};
-use crate::memory::{Block, MemoryError, Pool, PoolError};
+use crate::memory::{Block, MemoryError, Pool};
 use crate::sync;
 
 /// Most evictions, one after another, for a range that would fit if the free pages were contiguous. Without a limit one
@@ -45,8 +45,8 @@ impl CacheNode {
         loop {
             let missing_bytes = match self.pool.allocate(size_bytes) {
                 Ok(block) => return Some(block),
-                Err(PoolError::TooLarge { .. }) => return None,
-                Err(PoolError::Full { size_bytes, used_bytes, budget_bytes, .. }) => {
+                Err(MemoryError::TooLarge { .. }) => return None,
+                Err(MemoryError::Full { size_bytes, used_bytes, budget_bytes, .. }) => {
                     let missing_bytes = (used_bytes + size_bytes).saturating_sub(budget_bytes);
                     // Full although nothing is missing: the free pages are fragmented, so one more entry is evicted.
                     if missing_bytes == 0 {
@@ -58,11 +58,9 @@ impl CacheNode {
                     missing_bytes
                 }
                 // The machine has less memory than the budget promised: what the cache has must do.
-                Err(PoolError::Memory(MemoryError::NoRoom { .. } | MemoryError::Misplaced { .. })) => {
-                    size_bytes
-                }
+                Err(MemoryError::NoRoom { .. } | MemoryError::Misplaced { .. }) => size_bytes,
                 // Eviction does not help against a refused call or an unreadable file.
-                Err(PoolError::Memory(_)) => return None,
+                Err(_) => return None,
             };
             // Each round frees memory or ends the search. Another thread may allocate the freed memory in between.
             let evicted = self.index.evict(missing_bytes, Block::rounded_bytes);

@@ -19,15 +19,16 @@ pub struct Request<'a> {
     pub nodes: &'a [NodeId],
 }
 
+impl Request<'_> {
+    /// The nearest node with a budget that serves the reader faster than the source; not the fastest one.
+    ///
+    /// The reader is the requester, otherwise the node of the source. If both are unknown, it is `None`.
+    pub fn nearest_faster(&self, machine: &Machine) -> Option<NodeId> {
+        let reader = self.requester.or(self.source_node)?;
+        let faster = machine.faster_than(reader).into_iter().map(|node| node.id);
+        faster.take_while(|&node| Some(node) != self.source_node).find(|node| self.nodes.contains(node))
+    }
+}
+
 /// A placement policy.
 pub(super) type Placement = Box<dyn Fn(&Machine, &Request<'_>) -> Option<NodeId> + Send + Sync>;
-
-/// The placement policy that copies to the nearest node with a budget that serves the reader faster than the source; not
-/// to the fastest one.
-///
-/// The reader is the requester, otherwise the node of the source. If both are unknown, nothing is copied.
-pub fn nearest_faster(machine: &Machine, request: &Request<'_>) -> Option<NodeId> {
-    let reader = request.requester.or(request.source_node)?;
-    let faster = machine.faster_than(reader).into_iter().map(|node| node.id);
-    faster.take_while(|&node| Some(node) != request.source_node).find(|node| request.nodes.contains(node))
-}

@@ -30,7 +30,7 @@ impl CopyMethods {
     /// If their lengths differ.
     pub fn calibrate(source: &[u8], target: &mut [u8]) -> CopyMethods {
         let mut trial = Trial::new(source, target);
-        let mut methods = CopyMethods::only(CopyMethod::Memcpy);
+        let mut methods = CopyMethods { warm_probe_ns_max: 0, ..CopyMethods::default() };
         for (class, &size_bytes) in CLASS_BYTES.iter().enumerate() {
             if size_bytes <= source.len() {
                 methods.warm[class] = trial.fastest(size_bytes, Bytes::Warm, GAIN_MIN);

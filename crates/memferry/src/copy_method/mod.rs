@@ -125,13 +125,14 @@ impl Default for CopyMethods {
 
 impl CopyMethods {
     /// One method for all.
+    #[cfg(any(test, feature = "internals"))]
     pub const fn only(method: CopyMethod) -> CopyMethods {
         let all = [method; CLASS_BYTES.len()];
         CopyMethods { warm: all, cold: all, warm_probe_ns_max: 0 }
     }
 
     /// The method for copies of this size.
-    pub fn method(&self, size_bytes: usize, is_cold: bool) -> CopyMethod {
+    pub(crate) fn method(&self, size_bytes: usize, is_cold: bool) -> CopyMethod {
         if is_cold { self.cold[class_of(size_bytes)] } else { self.warm[class_of(size_bytes)] }
     }
 

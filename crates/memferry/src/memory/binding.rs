@@ -19,7 +19,7 @@ pub enum Binding {
     Any,
     /// All pages on this node, or an error.
     Bind(NodeId),
-    /// This node while it has room; [`pages_per_node`](super::pages_per_node) shows the result.
+    /// This node while it has room; [`Placement::of`](super::Placement::of) shows the result.
     Prefer(NodeId),
     /// These nodes while they have room, first the one nearest to the thread that first touches a page. Like
     /// [`Prefer`](Binding::Prefer) it checks no room in advance. Linux 5.15.

@@ -1,4 +1,4 @@
-//! Errors of mappings and pools.
+//! The error of mappings and pools.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::Placement;
 use super::syscall::Policy;
 use crate::topology::{NodeId, NodeSet, TopologyError};
 
-/// The error of a mapping. Existing memory keeps its content. Pages of a failed request are freed, except those of
+/// The error of a mapping or a pool. Existing memory keeps its content. Pages of a failed request are freed, except those of
 /// [`Mapping::populate`](super::Mapping::populate).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -144,6 +144,34 @@ pub enum MemoryError {
         /// The free memory of each allowed node, fastest first.
         free_bytes: Vec<(NodeId, u64)>,
     },
+    /// The pool has no room now; it is unchanged. Retry after blocks are dropped.
+    #[error(
+        "the pool on node {node} has no {size_bytes} contiguous bytes left ({used_bytes} of {budget_bytes} in \
+         use); drop blocks, or raise its budget"
+    )]
+    Full {
+        /// The pool's node.
+        node: NodeId,
+        /// The requested size, rounded up to pages.
+        size_bytes: usize,
+        /// Bytes in blocks.
+        used_bytes: usize,
+        /// The budget.
+        budget_bytes: usize,
+    },
+    /// More than the budget of the pool. A retry fails again.
+    #[error(
+        "{size_bytes} bytes exceed the budget of {budget_bytes} bytes of the pool on node {node}; request less, or \
+         raise its budget"
+    )]
+    TooLarge {
+        /// The pool's node.
+        node: NodeId,
+        /// The requested size.
+        size_bytes: usize,
+        /// The budget.
+        budget_bytes: usize,
+    },
     /// A system call failed.
     #[error("{call} for {size_bytes} bytes failed: {source}; {advice}")]
     Refused {
@@ -204,41 +232,4 @@ fn or_none(nodes: &NodeSet) -> String {
 fn each(free_bytes: &[(NodeId, u64)]) -> String {
     let each: Vec<_> = free_bytes.iter().map(|(node, bytes)| format!("node {node}: {bytes}")).collect();
     if each.is_empty() { "there is none".into() } else { each.join(", ") }
-}
-
-/// The error of an allocation from a pool. The pool is unchanged.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PoolError {
-    /// No room now. Retry after blocks are dropped.
-    #[error(
-        "the pool on node {node} has no {size_bytes} contiguous bytes left ({used_bytes} of {budget_bytes} in \
-         use); drop blocks, or raise its budget"
-    )]
-    Full {
-        /// The pool's node.
-        node: NodeId,
-        /// The requested size, rounded up to pages.
-        size_bytes: usize,
-        /// Bytes in blocks.
-        used_bytes: usize,
-        /// The budget.
-        budget_bytes: usize,
-    },
-    /// More than the budget. A retry fails again.
-    #[error(
-        "{size_bytes} bytes exceed the budget of {budget_bytes} bytes of the pool on node {node}; request less, or \
-         raise its budget"
-    )]
-    TooLarge {
-        /// The pool's node.
-        node: NodeId,
-        /// The requested size.
-        size_bytes: usize,
-        /// The budget.
-        budget_bytes: usize,
-    },
-    /// The budget has room, but the machine does not.
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
 }

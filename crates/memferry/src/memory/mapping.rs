@@ -23,7 +23,7 @@ pub struct MappingOptions {
     ///
     /// Otherwise each is populated on first touch, without a check of free memory: a page of a bound mapping comes from
     /// another node if its own is full, and the OOM killer runs if the machine is full.
-    /// [`pages_per_node`](super::pages_per_node) shows the nodes; [`Mapping::populate`] populates later.
+    /// [`Placement::of`](super::Placement::of) shows the nodes; [`Mapping::populate`] populates later.
     pub populate: bool,
 }
 

@@ -19,7 +19,7 @@
 //!
 //! Pages stay on their node unless the kernel moves them. Automatic NUMA balancing ignores memory with a policy of its
 //! own. Swapping, demotion to slower tiers (`/sys/kernel/mm/numa/demotion_enabled`) and changes of `cpuset.mems` do move
-//! pages; [`pages_per_node`] shows them, and [`Mapping::rebind`] moves them back.
+//! pages; [`Placement::of`] shows them, and [`Mapping::rebind`] moves them back.
 //!
 //! For a machine that is not this one ([`is_this_machine`](crate::topology::Machine::is_this_machine)), nodes are checked
 //! against its description, and the memory is unbound.
@@ -27,12 +27,12 @@
 //! ```
 //! # use std::sync::Arc;
 //! use memferry::Machine;
-//! use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, Pool, free_bytes};
+//! use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, Pool};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let machine = Arc::new(Machine::discover()?);
 //! let node = machine.nodes()[0].id;
-//! assert!(free_bytes(&machine, node)? > 4 << 20);
+//! assert!(machine.free_bytes(node)? > 4 << 20);
 //!
 //! let mut table = Mapping::new(&machine, 1 << 20, Binding::Prefer(node))?;
 //! table[0] = 7;
@@ -43,7 +43,7 @@
 //! let pool = Pool::new(machine, node, 2 << 20)?; // a budget
 //! let block = pool.allocate(4096)?;
 //! assert_eq!((block.len(), block.node(), pool.used_bytes()), (4096, node, 4096));
-//! assert!(pool.allocate(4 << 20).is_err()); // PoolError::TooLarge
+//! assert!(pool.allocate(4 << 20).is_err()); // MemoryError::TooLarge
 //! # Ok(())
 //! # }
 //! ```
@@ -80,9 +80,8 @@ pub(crate) mod weights;
 pub(crate) use syscall::page_bytes;
 
 pub use binding::Binding;
-pub use error::{MemoryError, PoolError};
+pub use error::MemoryError;
 pub use mapping::{HugePages, Mapping, MappingOptions};
 pub use moving::Moved;
-pub use near::{fastest_with_room, free_bytes};
-pub use placement::{Placement, pages_per_node};
+pub use placement::Placement;
 pub use pool::{Block, Pool, PoolStats};

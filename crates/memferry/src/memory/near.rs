@@ -6,35 +6,38 @@ use super::binding::{allowed_now, is_allowed};
 use super::{Binding, MemoryError, room};
 use crate::topology::{Machine, Node, NodeId, NodeSet};
 
-/// The available memory of a node: the most that a mapping bound to it gets without [`NoRoom`](MemoryError::NoRoom) now.
-///
-/// On this machine it is the free or reclaimable memory of the node less the spare, limited by the machine and by the
-/// limits of this thread. For another machine it is the value of its description, limited by the memory of this machine.
-///
-/// # Errors
-/// [`MemoryError::Topology`] for an unknown node or unreadable figures,
-/// [`NodeWithoutMemory`](MemoryError::NodeWithoutMemory), [`NotAllowed`](MemoryError::NotAllowed).
-pub fn free_bytes(machine: &Machine, node: NodeId) -> Result<u64, MemoryError> {
-    let binding = Binding::Bind(node);
-    binding.check(machine, allowed_now(machine).as_ref())?;
-    let (root, reach) = (Path::new("/"), binding.reach());
-    let own = if machine.is_this_machine() {
-        room::on_node(root, machine, &reach, node)?.map_or(u64::MAX, |place| place.room())
-    } else {
-        let Node { free_bytes, memory_bytes, .. } = machine.node(node)?;
-        free_bytes.or(*memory_bytes).unwrap_or(u64::MAX)
-    };
-    Ok(own.min(room::within_reach(root, &reach)?))
-}
+impl Machine {
+    /// The available memory of a node: the most that a mapping bound to it gets without
+    /// [`NoRoom`](MemoryError::NoRoom) now.
+    ///
+    /// On this machine it is the free or reclaimable memory of the node less the spare, limited by the machine and by the
+    /// limits of this thread. For another machine it is the value of its description, limited by the memory of this
+    /// machine.
+    ///
+    /// # Errors
+    /// [`MemoryError::Topology`] for an unknown node or unreadable figures,
+    /// [`NodeWithoutMemory`](MemoryError::NodeWithoutMemory), [`NotAllowed`](MemoryError::NotAllowed).
+    pub fn free_bytes(&self, node: NodeId) -> Result<u64, MemoryError> {
+        let binding = Binding::Bind(node);
+        binding.check(self, allowed_now(self).as_ref())?;
+        let (root, reach) = (Path::new("/"), binding.reach());
+        let own = if self.is_this_machine() {
+            room::on_node(root, self, &reach, node)?.map_or(u64::MAX, |place| place.room())
+        } else {
+            let Node { free_bytes, memory_bytes, .. } = self.node(node)?;
+            free_bytes.or(*memory_bytes).unwrap_or(u64::MAX)
+        };
+        Ok(own.min(room::within_reach(root, &reach)?))
+    }
 
-/// The fastest node for the CPUs of node `cpus` with `size_bytes` available, by [`free_bytes`].
-///
-/// # Errors
-/// [`MemoryError::NoneWithRoom`] with the memory of each node; [`Topology`](MemoryError::Topology) for an unknown node.
-/// The error of one node is returned only if no other node has room.
-pub fn fastest_with_room(machine: &Machine, cpus: NodeId, size_bytes: usize) -> Result<&Node, MemoryError> {
-    let free_bytes = |node| free_bytes(machine, node);
-    choose(machine, cpus, size_bytes, allowed_now(machine).as_ref(), free_bytes)
+    /// The fastest node for the CPUs of node `cpus` with `size_bytes` available, by [`free_bytes`](Machine::free_bytes).
+    ///
+    /// # Errors
+    /// [`MemoryError::NoneWithRoom`] with the memory of each node; [`Topology`](MemoryError::Topology) for an unknown
+    /// node. The error of one node is returned only if no other node has room.
+    pub fn fastest_with_room(&self, cpus: NodeId, size_bytes: usize) -> Result<&Node, MemoryError> {
+        choose(self, cpus, size_bytes, allowed_now(self).as_ref(), |node| self.free_bytes(node))
+    }
 }
 
 fn choose<'m>(

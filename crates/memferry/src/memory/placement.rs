@@ -12,6 +12,26 @@ use crate::topology::NodeId;
 pub struct Placement(BTreeMap<Option<NodeId>, usize>);
 
 impl Placement {
+    /// Looks at the pages that `bytes` touches.
+    ///
+    /// The kernel answers for this machine, also if the memory was made for another [`Machine`](crate::topology::Machine).
+    ///
+    /// ```
+    /// # use memferry::memory::Placement;
+    /// let bytes = vec![1_u8; 1 << 20];
+    /// if let Ok(placement) = Placement::of(&bytes) {
+    ///     println!("{placement}"); // node 0: 257
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`MemoryError::Refused`] if the system call is not available.
+    ///
+    /// Source: move_pages(2) without target nodes.
+    pub fn of(bytes: &[u8]) -> Result<Placement, MemoryError> {
+        Ok(look(bytes)?.into_iter().map(node_of).collect())
+    }
+
     /// Pages on `node`.
     pub fn on(&self, node: NodeId) -> usize {
         self.0.get(&Some(node)).copied().unwrap_or(0)
@@ -60,31 +80,12 @@ impl fmt::Display for Placement {
     }
 }
 
-/// The node of each page that `bytes` touches, first to last; `None` where there is no page. See [`pages_per_node`].
+/// The node of each page that `bytes` touches, first to last; `None` where there is no page. See [`Placement::of`].
 ///
 /// # Errors
 /// [`MemoryError::Refused`] if the system call is not available.
 #[cfg(feature = "internals")]
 pub fn nodes_of_pages(bytes: &[u8]) -> Result<Vec<Option<NodeId>>, MemoryError> {
-    Ok(look(bytes)?.into_iter().map(node_of).collect())
-}
-
-/// The number of pages that `bytes` touches on each node.
-///
-/// The kernel answers for this machine, also if the memory was made for another [`Machine`](crate::topology::Machine).
-///
-/// ```
-/// let bytes = vec![1_u8; 1 << 20];
-/// if let Ok(placement) = memferry::memory::pages_per_node(&bytes) {
-///     println!("{placement}"); // node 0: 257
-/// }
-/// ```
-///
-/// # Errors
-/// [`MemoryError::Refused`] if the system call is not available.
-///
-/// Source: move_pages(2) without target nodes.
-pub fn pages_per_node(bytes: &[u8]) -> Result<Placement, MemoryError> {
     Ok(look(bytes)?.into_iter().map(node_of).collect())
 }
 

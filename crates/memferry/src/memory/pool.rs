@@ -29,7 +29,7 @@ use self::ledger::{Backing, Ledger};
 use super::binding::allowed_now;
 use super::reservation::Reservation;
 use super::syscall::page_bytes;
-use super::{Binding, HugePages, MemoryError, PoolError};
+use super::{Binding, HugePages, MemoryError};
 use crate::topology::{Machine, NodeId};
 
 /// Default limit of idle memory in a pool. Enough for a cache that replaces blocks of some MiB without system calls, and
@@ -129,9 +129,9 @@ impl Pool {
     /// Cost: some tree operations. The first block in a chunk also populates the chunk; other blocks in it wait for that.
     ///
     /// # Errors
-    /// [`PoolError::Full`] now, [`TooLarge`](PoolError::TooLarge) always, [`Memory`](PoolError::Memory) if the machine has
-    /// less memory than the budget.
-    pub fn allocate(&self, size_bytes: usize) -> Result<Block, PoolError> {
+    /// [`MemoryError::Full`] now, [`TooLarge`](MemoryError::TooLarge) always; others, such as
+    /// [`NoRoom`](MemoryError::NoRoom), if the machine has less memory than the budget.
+    pub fn allocate(&self, size_bytes: usize) -> Result<Block, MemoryError> {
         let ledger = self.shared.ledger()?;
         let bytes = ledger.allocate(size_bytes)?;
         // SAFETY: the ledger allocated `bytes`, so they lie inside its addresses, which it keeps mapped.

@@ -112,46 +112,48 @@ impl Advice {
     }
 }
 
-/// Computes the alternatives of a plan and chooses the best.
-///
-/// The machine's devices are those that would copy; without any, a thread of the plan's CPUs does. Where others copy
-/// than it has, it is first to be made one [with these](Machine::with_devices_on).
-///
-/// Considered are the columns that no thread reads from the start, have a faster memory near the plan's CPUs, and
-/// room there, each alone and all together; and of those that cannot arrive before their stage begins, the part that
-/// can: copying the rest would compete with reading it.
-///
-/// # Errors
-/// [`ModelError::Unknown`] if the rate of a memory, or of the cores or devices that would copy, is unknown: then there is
-/// no advice, and not copying is the safe choice. [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario).
-pub fn advise(machine: &Machine, plan: &Plan) -> Result<Advice, ModelError> {
-    let hardware = Hardware { thread_skew: 0.0, ..Hardware::of(machine)? };
-    let advisor = Advisor { machine, hardware: &hardware, plan };
-    let baseline = advisor.run(&[])?;
-    let baseline_s = baseline.total_s;
-    let mut advice = Advice { baseline_s, chosen: None, alternatives: Vec::new() };
-    let candidates = advisor.candidates()?;
-    let together = (candidates.len() > 1).then(|| candidates.clone());
-    for fetches in candidates.iter().map(|fetch| vec![fetch.clone()]).chain(together) {
-        let part = advisor.part(&fetches, &baseline);
-        for fetches in [Some(fetches), part].into_iter().flatten() {
-            advice.alternatives.push(advisor.alternative(fetches, baseline_s)?);
+impl Plan {
+    /// Computes the alternatives and chooses the best.
+    ///
+    /// The machine's devices are those that would copy; without any, a thread of the plan's CPUs does. Where others copy
+    /// than it has, it is first to be made one [with these](Machine::with_devices_on).
+    ///
+    /// Considered are the columns that no thread reads from the start, have a faster memory near the plan's CPUs, and
+    /// room there, each alone and all together; and of those that cannot arrive before their stage begins, the part that
+    /// can: copying the rest would compete with reading it.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`] if the rate of a memory, or of the cores or devices that would copy, is unknown: then there is
+    /// no advice, and not copying is the safe choice. [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario).
+    pub fn advise(&self, machine: &Machine) -> Result<Advice, ModelError> {
+        let hardware = Hardware { thread_skew: 0.0, ..Hardware::of(machine)? };
+        let advisor = Advisor { machine, hardware: &hardware, plan: self };
+        let baseline = advisor.run(&[])?;
+        let baseline_s = baseline.total_s;
+        let mut advice = Advice { baseline_s, chosen: None, alternatives: Vec::new() };
+        let candidates = advisor.candidates()?;
+        let together = (candidates.len() > 1).then(|| candidates.clone());
+        for fetches in candidates.iter().map(|fetch| vec![fetch.clone()]).chain(together) {
+            let part = advisor.part(&fetches, &baseline);
+            for fetches in [Some(fetches), part].into_iter().flatten() {
+                advice.alternatives.push(advisor.alternative(fetches, baseline_s)?);
+            }
         }
+        let best = advice.alternatives.iter().map(|alternative| alternative.speed_up).fold(0.0, f64::max);
+        if best >= SPEED_UP_MIN {
+            // Of equals the first: a whole column comes before a part of it.
+            advice.chosen = advice.alternatives.iter().position(|it| it.speed_up >= best * EQUAL_RATIO);
+        }
+        Ok(advice)
     }
-    let best = advice.alternatives.iter().map(|alternative| alternative.speed_up).fold(0.0, f64::max);
-    if best >= SPEED_UP_MIN {
-        // Of equals the first: a whole column comes before a part of it.
-        advice.chosen = advice.alternatives.iter().position(|it| it.speed_up >= best * EQUAL_RATIO);
-    }
-    Ok(advice)
 }
 
 #[cfg(feature = "internals")]
 impl Pipeline {
-    /// This query with its fetches replaced by what [`advise`] says about it, for all groups; and what that was.
+    /// This query with its fetches replaced by what [`Plan::advise`] says about it, for all groups; and what that was.
     ///
     /// # Errors
-    /// As [`advise`].
+    /// As [`Plan::advise`].
     pub fn advised(&self, machine: &Machine) -> Result<(Pipeline, Advice), ModelError> {
         let plan = Plan {
             columns: self.columns.clone(),
@@ -161,7 +163,7 @@ impl Pipeline {
             near: None,
             reads_to_come: 0,
         };
-        let advice = advise(machine, &plan)?;
+        let advice = plan.advise(machine)?;
         // Advice counts the chunks of a column, a pipeline those of each group.
         let of_group = |fetch: &Fetch| {
             let chunks_count = fetch.chunks_count.div_ceil(self.groups_count.max(1));

@@ -14,7 +14,7 @@
 //!
 //! ```
 //! use memferry::Machine;
-//! use memferry::model::{Column, Plan, Stage, advise};
+//! use memferry::model::{Column, Plan, Stage};
 //! use memferry::topology::NodeId;
 //!
 //! let machine = Machine::from_profile("xeon-max-9468-2s-flat")?;
@@ -33,7 +33,7 @@
 //!     near: None,
 //!     reads_to_come: 3, // later queries that find b near
 //! };
-//! let advice = advise(&machine, &plan)?;
+//! let advice = plan.advise(&machine)?;
 //! let chosen = &advice.alternatives[advice.chosen.expect("it pays with so many readers")];
 //! assert!(chosen.speed_up > 1.0);
 //! assert_eq!(chosen.fetches[0].column, 1); // b
@@ -61,6 +61,6 @@ pub(crate) mod side_cache;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod traffic;
 
-pub use advise::{Advice, Alternative, Plan, advise};
+pub use advise::{Advice, Alternative, Plan};
 pub use error::ModelError;
 pub use pipeline::{Column, Fetch, Stage};

@@ -104,20 +104,19 @@ use crate::topology::{Machine, NodeId};
 pub(crate) use request::{Demand, Epoch, Epochs, FileSource};
 use schedule::Scheduler;
 
-pub use crate::copy_method::{CopyMethod, CopyMethods};
+pub use crate::copy_method::CopyMethods;
 pub use crate::route::{EngineKind, Route};
 pub use batch::Batch;
 pub use builder::MoverBuilder;
 pub use engine::{
-    CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Refusal, Rejected, StorageBackend, StorageEngine,
-    StorageOptions,
+    CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Refusal, Rejected, StorageEngine, StorageOptions,
 };
 pub use error::{CopyError, MoverError, ReadError};
 pub use file_read::{FileBytes, FileRead};
 pub use guidelines::{Consumer, Guidelines};
 pub use ordered::Ordered;
 pub use request::{CopyOptions, CopyReport, Operation, OperationError, RawRequest, Transfer};
-pub use scope::{Scope, ScopedCopy, ScopedOperation};
+pub use scope::{Scope, ScopedOperation};
 pub use stats::{EngineStats, Latencies, MoverStats};
 
 /// Copies memory with its engines. Clones are handles to the same mover.

@@ -62,7 +62,11 @@ impl<'scope> Scope<'scope, '_> {
     /// Starts a copy from `source` to `target`. Both stay borrowed until the end of the scope.
     ///
     /// The scope returns the error of the first copy that fails, so the handle may be dropped at once.
-    pub fn copy(&'scope self, source: &'scope [u8], target: &'scope mut [u8]) -> ScopedCopy<'scope> {
+    pub fn copy(
+        &'scope self,
+        source: &'scope [u8],
+        target: &'scope mut [u8],
+    ) -> ScopedOperation<'scope, &'scope mut [u8]> {
         self.copy_with(source, target, CopyOptions::default())
     }
 
@@ -72,10 +76,15 @@ impl<'scope> Scope<'scope, '_> {
         source: &'scope [u8],
         target: &'scope mut [u8],
         options: CopyOptions,
-    ) -> ScopedCopy<'scope> {
+    ) -> ScopedOperation<'scope, &'scope mut [u8]> {
         let result = Arc::new(OnceLock::new());
-        let handle = ScopedCopy { result: result.clone(), target, borrowed: PhantomData };
+        // SAFETY: `wait` calls it after the copy: the engine is done with the target, which only the handle borrows, uniquely,
+        // for 'scope.
+        let outcome = |_, target: *mut [u8]| unsafe { &mut *target };
+        let handle = ScopedOperation { result: result.clone(), target, outcome, borrowed: PhantomData };
         let callback = self.callback(result);
+        let callback =
+            move |result: Result<_, _>| callback(result.map(|report: CopyReport| (Ended::Done, report)));
         let (source_bytes, target_bytes) = (source.len(), handle.target.len());
         if source_bytes != target_bytes {
             callback(Err(CopyError::LengthMismatch { source_bytes, target_bytes }));
@@ -95,7 +104,9 @@ impl<'scope> Scope<'scope, '_> {
     /// The scope returns [`CopyError::Invalid`] if the request breaks a rule.
     pub fn run<O: Yields>(&'scope self, request: Request<'scope, O>) -> ScopedOperation<'scope, O> {
         let result = Arc::new(OnceLock::new());
-        let handle = ScopedOperation { result: result.clone(), borrowed: PhantomData, outcome: PhantomData };
+        let outcome = |ended: Ended, _| ended.outcome().expect("the request's type names the outcome");
+        let target: *mut [u8] = &mut [];
+        let handle = ScopedOperation { result: result.clone(), target, outcome, borrowed: PhantomData };
         let callback = self.callback(result);
         // SAFETY: the memory of the request is borrowed for 'scope, and contains no cells; `run` does not let 'scope end
         // before `in_flight` has seen the completion of this operation. Lost buffers do not outlive the process.
@@ -107,10 +118,7 @@ impl<'scope> Scope<'scope, '_> {
     }
 
     /// Counts a request as in flight. Returns the callback that completes it.
-    fn callback<R: Copy + Send + Sync + 'static>(
-        &self,
-        place: Arc<OnceLock<Result<R, CopyError>>>,
-    ) -> impl FnOnce(Result<R, CopyError>) + Send + use<R> {
+    fn callback(&self, place: Arc<OnceLock<Ending>>) -> impl FnOnce(Ending) + Send + use<> {
         let in_flight = self.in_flight.clone();
         in_flight.add();
         move |result| {
@@ -158,53 +166,32 @@ impl InFlight {
     }
 }
 
-/// The handle of a copy in a scope. The scope waits for the copy even if the handle is dropped or forgotten.
-pub struct ScopedCopy<'scope> {
-    result: Arc<OnceLock<Result<CopyReport, CopyError>>>,
-    /// Raw, because moving a `&mut` would assert that nothing else writes there.
-    target: *mut [u8],
-    borrowed: PhantomData<&'scope mut [u8]>,
-}
+/// The result of a request.
+type Ending = Result<(Ended, CopyReport), CopyError>;
 
-// SAFETY: it represents a `&mut [u8]`, which is Send, and which nobody uses before the copy is done.
-unsafe impl Send for ScopedCopy<'_> {}
-
-impl<'scope> ScopedCopy<'scope> {
-    /// Waits for the copy and returns the target.
-    ///
-    /// # Errors
-    /// The error of the copy. The target is accessible again after the scope.
-    pub fn wait(self) -> Result<(&'scope mut [u8], CopyReport), CopyError> {
-        let report = (*self.result.wait())?;
-        // SAFETY: the engine is done with the target, which only this handle borrows, uniquely, for 'scope.
-        Ok((unsafe { &mut *self.target }, report))
-    }
-
-    /// Whether the copy is done. Never blocks.
-    pub fn is_done(&self) -> bool {
-        self.result.get().is_some()
-    }
-}
-
-/// The handle of an operation in a scope. The scope waits for it even if the handle is dropped or forgotten.
+/// The handle of a copy or another operation in a scope, with its outcome `O`: of a copy, the target. The scope waits for it
+/// even if the handle is dropped or forgotten.
 pub struct ScopedOperation<'scope, O> {
-    result: Arc<OnceLock<Result<(Ended, CopyReport), CopyError>>>,
+    result: Arc<OnceLock<Ending>>,
+    /// Of a copy. Raw, because moving a `&mut` would assert that nothing else writes there.
+    target: *mut [u8],
+    outcome: fn(Ended, *mut [u8]) -> O,
     borrowed: PhantomData<&'scope mut [u8]>,
-    outcome: PhantomData<fn() -> O>,
 }
 
-impl<O: Yields> ScopedOperation<'_, O> {
-    /// Waits for the operation. Its targets are accessible again after the scope.
+// SAFETY: the target represents a `&mut [u8]`, which is Send, and which nobody uses before the copy is done.
+unsafe impl<O> Send for ScopedOperation<'_, O> {}
+
+impl<O> ScopedOperation<'_, O> {
+    /// Waits for it. Targets that its outcome does not return are accessible again after the scope.
     ///
     /// # Errors
     /// The error of the operation.
     pub fn wait(self) -> Result<(O, CopyReport), CopyError> {
         let (ended, report) = (*self.result.wait())?;
-        Ok((ended.outcome().expect("the request's type names the outcome"), report))
+        Ok(((self.outcome)(ended, self.target), report))
     }
-}
 
-impl<O> ScopedOperation<'_, O> {
     /// Whether it is done. Never blocks.
     pub fn is_done(&self) -> bool {
         self.result.get().is_some()
@@ -214,11 +201,5 @@ impl<O> ScopedOperation<'_, O> {
 impl<O> fmt::Debug for ScopedOperation<'_, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScopedOperation").field("done", &self.is_done()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ScopedCopy<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScopedCopy").field("done", &self.is_done()).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,5 @@
 //! Errors of files.
 
-use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -36,8 +35,8 @@ pub enum StorageError {
     Changed {
         /// The path.
         path: PathBuf,
-        /// The first difference.
-        change: Change,
+        /// The first difference: removed, replaced, resized or written.
+        change: String,
     },
     /// The disk or the file system failed the read.
     #[error(
@@ -75,38 +74,6 @@ pub enum StorageError {
         /// The size of the file.
         size_bytes: u64,
     },
-}
-
-/// The difference between a file and the one that was opened.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Change {
-    /// Nothing is at the path any more.
-    Vanished,
-    /// Another file is at the path: device or inode differ.
-    Replaced,
-    /// The size differs.
-    Size {
-        /// The size when it was opened.
-        before_bytes: u64,
-        /// The size now.
-        now_bytes: u64,
-    },
-    /// It was written: the modification time differs.
-    Written,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Change::Vanished => write!(f, "it was removed or renamed"),
-            Change::Replaced => write!(f, "another file is at its path"),
-            Change::Size { before_bytes, now_bytes } => {
-                write!(f, "its size changed from {before_bytes} to {now_bytes} bytes")
-            }
-            Change::Written => write!(f, "it was written"),
-        }
-    }
 }
 
 /// The text of an error number.

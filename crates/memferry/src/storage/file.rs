@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::error::{Change, StorageError};
+use super::error::StorageError;
 use super::{BLOCK_BYTES, syscall};
 use crate::memory::page_bytes;
 
@@ -25,7 +25,7 @@ pub struct StoredFile {
     /// Whether `direct` works: some file systems accept the flag and refuse the read.
     is_direct: AtomicBool,
     identity: Identity,
-    change: OnceLock<Change>,
+    change: OnceLock<String>,
 }
 
 /// The attributes that tell a file from another version of it.
@@ -49,13 +49,13 @@ impl Identity {
     }
 
     /// The first difference of `now` to this.
-    fn change_to(&self, now: &Identity) -> Option<Change> {
+    fn change_to(&self, now: &Identity) -> Option<String> {
         if (self.device, self.inode) != (now.device, now.inode) {
-            Some(Change::Replaced)
+            Some("another file is at its path".to_owned())
         } else if self.size_bytes != now.size_bytes {
-            Some(Change::Size { before_bytes: self.size_bytes, now_bytes: now.size_bytes })
+            Some(format!("its size changed from {} to {} bytes", self.size_bytes, now.size_bytes))
         } else {
-            (self.modified != now.modified).then_some(Change::Written)
+            (self.modified != now.modified).then(|| "it was written".to_owned())
         }
     }
 }
@@ -128,15 +128,17 @@ impl StoredFile {
         self.check_descriptor()?;
         match std::fs::metadata(&self.path) {
             Ok(metadata) => self.compare(&metadata),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.note(Change::Vanished)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(self.note("it was removed or renamed".to_owned()))
+            }
             Err(error) => Err(StorageError::LookUp { path: self.path.clone(), errno: errno_of(&error) }),
         }
     }
 
     /// Checks the descriptor only: a file that was removed or replaced at its path is unchanged.
     pub(crate) fn check_descriptor(&self) -> Result<(), StorageError> {
-        if let Some(&change) = self.change.get() {
-            return Err(StorageError::Changed { path: self.path.clone(), change });
+        if let Some(changed) = self.known_change() {
+            return Err(changed);
         }
         match self.buffered.metadata() {
             Ok(metadata) => self.compare(&metadata),
@@ -146,7 +148,7 @@ impl StoredFile {
 
     /// The change that was seen, if any.
     pub(crate) fn known_change(&self) -> Option<StorageError> {
-        let change = *self.change.get()?;
+        let change = self.change.get()?.clone();
         Some(StorageError::Changed { path: self.path.clone(), change })
     }
 
@@ -198,8 +200,8 @@ impl StoredFile {
     }
 
     /// Notes a change and returns the first one.
-    fn note(&self, change: Change) -> StorageError {
-        let change = *self.change.get_or_init(|| change);
+    fn note(&self, change: String) -> StorageError {
+        let change = self.change.get_or_init(|| change).clone();
         StorageError::Changed { path: self.path.clone(), change }
     }
 }
@@ -222,12 +224,12 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_changes(change: impl FnOnce(&Path), expected: Change) {
+    fn assert_changes(change: impl FnOnce(&Path), expected: &str) {
         let (_directory, path) = file_with(&[7; 5000]);
         let file = StoredFile::open(&path).unwrap();
         file.check_unchanged().unwrap();
         change(&path);
-        let error = StorageError::Changed { path: path.clone(), change: expected };
+        let error = StorageError::Changed { path: path.clone(), change: expected.to_owned() };
         assert_eq!(file.check_unchanged(), Err(error.clone()));
         // It stays so, even if the former state is restored.
         let _ = std::fs::remove_file(&path);
@@ -237,23 +239,23 @@ mod tests {
 
     #[test]
     fn names_what_changed() {
-        assert_changes(|path| std::fs::remove_file(path).unwrap(), Change::Vanished);
+        assert_changes(|path| std::fs::remove_file(path).unwrap(), "it was removed or renamed");
         let replace = |path: &Path| {
             std::fs::write(path.with_extension("new"), [7; 5000]).unwrap();
             std::fs::rename(path.with_extension("new"), path).unwrap();
         };
-        assert_changes(replace, Change::Replaced);
+        assert_changes(replace, "another file is at its path");
         let truncate =
             |path: &Path| OpenOptions::new().write(true).open(path).unwrap().set_len(4999).unwrap();
-        assert_changes(truncate, Change::Size { before_bytes: 5000, now_bytes: 4999 });
+        assert_changes(truncate, "its size changed from 5000 to 4999 bytes");
         let append =
             |path: &Path| OpenOptions::new().append(true).open(path).unwrap().write_all(b"7").unwrap();
-        assert_changes(append, Change::Size { before_bytes: 5000, now_bytes: 5001 });
+        assert_changes(append, "its size changed from 5000 to 5001 bytes");
         let touch = |path: &Path| {
             let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1);
             OpenOptions::new().write(true).open(path).unwrap().set_modified(later).unwrap();
         };
-        assert_changes(touch, Change::Written);
+        assert_changes(touch, "it was written");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! Reads bypass the page cache (`O_DIRECT`) where the file system allows it: the cache of this crate keeps what is read
 //! again, and a second copy in the kernel costs memory and time. Such reads need aligned offsets, lengths and addresses:
-//! multiples of [`BLOCK_BYTES`].
+//! multiples of 4096.
 //!
 //! **Identity.** Device, inode, size and modification time of a file are noted when it is opened. A file that is written,
 //! truncated, replaced or removed is another file: its [`StoredFile`] stays [changed](StorageError::Changed) for good.
@@ -19,10 +19,10 @@ pub(crate) mod syscall;
 
 pub(crate) use error::system;
 
-pub use error::{Change, StorageError};
+pub use error::StorageError;
 pub use file::StoredFile;
 
 /// Alignment of reads that bypass the page cache, and the size of a page. Logical blocks of disks have at most 4096 bytes
 /// (NVMe, SCSI and virtio: 512 or 4096); a file system that wants more refuses, and its files are read through the page
 /// cache.
-pub const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCK_BYTES: usize = 4096;

@@ -150,16 +150,13 @@ pub enum Origin {
 
 /// The kernel's automatic moving of pages (`numa_balancing`).
 ///
-/// Both kinds move pages that a program placed, unless they are bound to their node.
-///
 /// Source: Linux `Documentation/admin-guide/sysctl/kernel.rst`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct NumaBalancing {
+pub(super) struct NumaBalancing {
     /// Pages go to the node whose CPUs use them.
-    pub is_normal: bool,
+    is_normal: bool,
     /// Hot pages go from slower tiers to faster ones.
-    pub is_tiering: bool,
+    is_tiering: bool,
 }
 
 impl NumaBalancing {
@@ -168,8 +165,7 @@ impl NumaBalancing {
         NumaBalancing { is_normal: bits & 1 != 0, is_tiering: bits & 2 != 0 }
     }
 
-    /// Whether the kernel moves pages at all.
-    pub fn is_on(self) -> bool {
+    fn is_on(self) -> bool {
         self.is_normal || self.is_tiering
     }
 }
@@ -335,9 +331,10 @@ impl Machine {
         &self.offline_cpus
     }
 
-    /// Whether the kernel moves pages between nodes automatically; `None` if it cannot, or if unknown.
-    pub fn numa_balancing(&self) -> Option<NumaBalancing> {
-        self.numa_balancing
+    /// Whether the kernel moves pages between nodes automatically (`numa_balancing`), also those that a program placed, unless
+    /// they are bound to their node; `None` if it cannot, or if unknown.
+    pub fn is_numa_balancing_on(&self) -> Option<bool> {
+        self.numa_balancing.map(NumaBalancing::is_on)
     }
 
     /// Whether the kernel demotes pages of a full node to a slower tier instead of dropping or swapping them; `None` if it

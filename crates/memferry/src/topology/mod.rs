@@ -56,5 +56,5 @@ pub(crate) mod recording;
 pub(crate) mod sysfs;
 
 pub use error::TopologyError;
-pub use machine::{Accelerator, Link, Machine, Node, NodeId, NumaBalancing, Tier};
+pub use machine::{Accelerator, Link, Machine, Node, NodeId, Tier};
 pub use node_set::NodeSet;

@@ -10,13 +10,13 @@ use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use memferry::cache::{Access, Cache, ReadError, Reading, StoredRegion};
+use memferry::cache::{Access, Cache, Reading, StoredRegion};
 use memferry::internals::{DiskFaults, Faults, Faulty};
 use memferry::mover::{
-    CopyError, Engine, EngineKind, EngineStats, Mover, RawRequest, Refusal, StorageBackend, StorageEngine,
+    CopyError, Engine, EngineKind, EngineStats, Mover, RawRequest, ReadError, Refusal, StorageEngine,
     StorageOptions,
 };
-use memferry::storage::{Change, StorageError, StoredFile};
+use memferry::storage::{StorageError, StoredFile};
 
 use crate::cache_support::{NEAR, PAGE, assert_adds_up, machine, pattern, soon, within};
 use crate::fork_support::{alone, in_child};
@@ -43,15 +43,14 @@ impl TestFile {
 
 /// Both ways to the kernel, from the page cache and from the disk.
 fn all_options() -> Vec<StorageOptions> {
-    let with = |backend, page_cache| StorageOptions {
-        backend,
+    let with = |io_uring, page_cache| StorageOptions {
+        io_uring,
         page_cache,
         piece_bytes: 2 * PAGE,
         threads_count: 2,
         ..StorageOptions::default()
     };
-    let backends = [StorageBackend::Auto, StorageBackend::Threads];
-    backends.into_iter().flat_map(|backend| [with(backend, true), with(backend, false)]).collect()
+    BOTH_WAYS.into_iter().flat_map(|io_uring| [with(io_uring, true), with(io_uring, false)]).collect()
 }
 
 fn mover_with(engine: Arc<dyn Engine>) -> Mover {
@@ -126,9 +125,9 @@ impl DiskFaults for Gate {
 }
 
 /// From the disk, one piece at a time, each on the thread that the gate stops.
-fn one_at_a_time(backend: StorageBackend) -> StorageOptions {
+fn one_at_a_time(io_uring: bool) -> StorageOptions {
     StorageOptions {
-        backend,
+        io_uring,
         page_cache: false,
         pieces_in_flight_max: 1,
         threads_count: 1,
@@ -150,16 +149,17 @@ struct HeldDisk {
     waiting: Reading,
 }
 
-fn held_disk(backend: StorageBackend) -> HeldDisk {
+fn held_disk(io_uring: bool) -> HeldDisk {
     let gate = Gate::default();
-    let (cache, file, region, engine) = faulty(one_at_a_time(backend), gate.clone(), 8);
+    let (cache, file, region, engine) = faulty(one_at_a_time(io_uring), gate.clone(), 8);
     let held = cache.read(&region, 0..4096, near()).unwrap();
     gate.wait_for_one();
     let waiting = cache.read(&region, 4096..8192, near()).unwrap();
     HeldDisk { gate, cache, file, region, engine, held, waiting }
 }
 
-const BACKENDS: [StorageBackend; 2] = [StorageBackend::Auto, StorageBackend::Threads];
+/// Values of [`StorageOptions::io_uring`].
+const BOTH_WAYS: [bool; 2] = [true, false];
 
 #[test]
 fn reads_every_range_of_files_with_any_tail() {
@@ -265,8 +265,9 @@ fn the_budget_holds_and_without_room_the_mover_reads() {
 
 #[test]
 fn a_read_that_nobody_waits_for_is_cancelled() {
-    for backend in BACKENDS {
-        let HeldDisk { gate, cache, file, region, engine, held: first, waiting: second } = held_disk(backend);
+    for io_uring in BOTH_WAYS {
+        let HeldDisk { gate, cache, file, region, engine, held: first, waiting: second } =
+            held_disk(io_uring);
         let clone = second.clone();
         drop(second);
         assert!(!cache.read(&region, 4096..8192, near()).unwrap().started_read(), "joined, and left at once");
@@ -286,16 +287,16 @@ fn a_read_that_nobody_waits_for_is_cancelled() {
         cache.mover().drain().wait().unwrap();
         let stats = cache.mover().stats();
         let cancelled: u64 = stats.engines.iter().map(|engine| engine.cancelled).sum();
-        assert!((1..=2).contains(&cancelled), "{backend:?}: {stats:?}");
-        assert_eq!(engine.stats().reads, 2, "{backend:?}: what was cancelled was not read");
+        assert!((1..=2).contains(&cancelled), "io_uring {io_uring}: {stats:?}");
+        assert_eq!(engine.stats().reads, 2, "io_uring {io_uring}: what was cancelled was not read");
         assert_adds_up(&cache.stats());
     }
 }
 
 #[test]
 fn a_dropped_reading_is_not_cancelled_if_it_was_joined() {
-    for backend in BACKENDS {
-        let HeldDisk { gate, cache, file, region, held: first, waiting: second, .. } = held_disk(backend);
+    for io_uring in BOTH_WAYS {
+        let HeldDisk { gate, cache, file, region, held: first, waiting: second, .. } = held_disk(io_uring);
         let joined = cache.read(&region, 5000..6000, near()).unwrap();
         drop((first, second));
         gate.open();
@@ -305,8 +306,8 @@ fn a_dropped_reading_is_not_cancelled_if_it_was_joined() {
 }
 
 #[track_caller]
-fn assert_changed(result: Result<memferry::Entry, ReadError>, path: &Path, expected: Change) {
-    let expected = StorageError::Changed { path: path.to_owned(), change: expected };
+fn assert_changed<T: fmt::Debug>(result: Result<T, ReadError>, path: &Path, change: &str) {
+    let expected = StorageError::Changed { path: path.to_owned(), change: change.to_owned() };
     assert_eq!(result.unwrap_err(), ReadError::Storage(expected));
 }
 
@@ -322,7 +323,7 @@ fn a_changed_file_fails_and_leaves_no_entry() {
         let held = read(&region, 0).wait().unwrap();
         let writer = OpenOptions::new().append(true).open(&file.path).unwrap();
         (&writer).write_all(b"more").unwrap();
-        let change = Change::Size { before_bytes: 4 * PAGE as u64, now_bytes: 4 * PAGE as u64 + 4 };
+        let change = "its size changed from 16384 to 16388 bytes";
         assert_changed(read(&region, 1).wait(), &file.path, change);
         assert_eq!(cache.stats().nodes[0].entries_count, 0, "{options:?}");
         assert_changed(read(&region, 0).wait(), &file.path, change);
@@ -332,27 +333,26 @@ fn a_changed_file_fails_and_leaves_no_entry() {
 
         // Truncated under a read.
         writer.set_len(PAGE as u64).unwrap();
-        let change = Change::Size { before_bytes: 4 * PAGE as u64 + 4, now_bytes: PAGE as u64 };
-        assert_changed(read(&again, 2).wait(), &file.path, change);
+        assert_changed(read(&again, 2).wait(), &file.path, "its size changed from 16388 to 4096 bytes");
 
         // Replaced: only a check sees it, and then the entries are gone.
         let third = cache.register_file(file.open());
         read(&third, 0).wait().unwrap();
         std::fs::remove_file(&file.path).unwrap();
         read(&third, 0).wait().unwrap();
-        let vanished = StorageError::Changed { path: file.path.clone(), change: Change::Vanished };
-        assert_eq!(third.check_unchanged(), Err(vanished));
+        let vanished = "it was removed or renamed";
+        assert_changed(third.check_unchanged().map_err(ReadError::Storage), &file.path, vanished);
         assert_eq!(cache.stats().nodes[0].entries_count, 0);
-        assert_changed(read(&third, 0).wait(), &file.path, Change::Vanished);
+        assert_changed(read(&third, 0).wait(), &file.path, vanished);
         assert_adds_up(&cache.stats());
     }
 }
 
 #[test]
 fn a_failed_read_names_its_error_and_can_be_repeated() {
-    for backend in BACKENDS {
+    for io_uring in BOTH_WAYS {
         let options =
-            StorageOptions { backend, page_cache: false, piece_bytes: PAGE, ..StorageOptions::default() };
+            StorageOptions { io_uring, page_cache: false, piece_bytes: PAGE, ..StorageOptions::default() };
         let errno = Arc::new(AtomicI32::new(libc::EIO));
         let faults = ByFunction({
             let errno = errno.clone();
@@ -372,7 +372,7 @@ fn a_failed_read_names_its_error_and_can_be_repeated() {
         let start = format!("cannot read bytes 9000..9001 of {}: Input/output error", file.path.display());
         assert!(text.starts_with(&start), "{text}");
         let usage = cache.stats().nodes[0];
-        assert_eq!((usage.entries_count, usage.used_bytes), (0, 0), "{backend:?}");
+        assert_eq!((usage.entries_count, usage.used_bytes), (0, 0), "io_uring {io_uring}");
         errno.store(0, SeqCst);
         assert_eq!(*read().wait().unwrap().as_slice(), file.content[..6 * PAGE]);
         assert_adds_up(&cache.stats());
@@ -383,8 +383,8 @@ fn a_failed_read_names_its_error_and_can_be_repeated() {
 
 #[test]
 fn short_reads_are_continued_and_direct_reads_replaced() {
-    for backend in BACKENDS {
-        let options = StorageOptions { backend, page_cache: false, ..StorageOptions::default() };
+    for io_uring in BOTH_WAYS {
+        let options = StorageOptions { io_uring, page_cache: false, ..StorageOptions::default() };
         // Ends inside of blocks and at their ends.
         let short = ByFunction(|offset, _, result: i32| result.min(if offset == 0 { 4096 } else { 5000 }));
         let (cache, file, region, engine) = faulty(options, short, 16);
@@ -414,8 +414,9 @@ fn short_reads_are_continued_and_direct_reads_replaced() {
 
 #[test]
 fn a_full_queue_refuses_and_a_mover_waits_beyond_it() {
-    for backend in BACKENDS {
-        let HeldDisk { gate, cache, file, region, engine, held: first, waiting: second } = held_disk(backend);
+    for io_uring in BOTH_WAYS {
+        let HeldDisk { gate, cache, file, region, engine, held: first, waiting: second } =
+            held_disk(io_uring);
         let target = Box::leak(vec![0_u128; 1024].into_boxed_slice());
         let target = target.as_mut_ptr().cast::<u8>();
         // SAFETY: the vector is leaked, and has room for a block behind the next multiple of one.
@@ -481,7 +482,7 @@ fn an_idle_ring_sleeps() {
         for _ in 0..10 {
             mover.read(&file.open(), 0..64 * 4096).wait().unwrap();
         }
-        if engine.backend() == StorageBackend::Threads {
+        if !engine.uses_io_uring() {
             return memferry_testing::skip(memferry_testing::Needs::Kernel("io_uring"), engine.name());
         }
         let before = ticks_of("memferry-io_uri").expect("a thread of this name");
@@ -494,8 +495,8 @@ fn an_idle_ring_sleeps() {
 
 /// A child starts its own ring; reads of its parent fail there.
 fn child_reads() {
-    for backend in BACKENDS {
-        let inner = StorageEngine::new(StorageOptions { backend, ..StorageOptions::default() }).unwrap();
+    for io_uring in BOTH_WAYS {
+        let inner = StorageEngine::new(StorageOptions { io_uring, ..StorageOptions::default() }).unwrap();
         let held = Arc::new(Faulty::new(Arc::new(inner), Faults::default(), 0).unwrap());
         let cache = cache_with(mover_with(held.clone()), 8);
         let own = cache_with(Mover::builder(machine()).build().unwrap(), 8);

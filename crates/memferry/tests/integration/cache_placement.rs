@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use memferry::cache::{
-    Access, AccessError, BuildError, Cache, Location, NodeUsage, Request, Why, nearest_faster,
-};
+use memferry::cache::{Access, AccessError, BuildError, Cache, Location, NodeUsage, Request, Why};
 use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
 
@@ -100,7 +98,8 @@ fn policies_see_the_request_and_may_decline() {
 #[test]
 fn nearest_faster_moves_only_to_something_faster() {
     let mover = Mover::builder(machine()).build().unwrap();
-    let builder = || Cache::builder(mover.clone()).placement(nearest_faster);
+    let builder =
+        || Cache::builder(mover.clone()).placement(|machine, request| request.nearest_faster(machine));
     let placed = |cache: Cache, home: Option<NodeId>| {
         let region = cache.register_on(pattern(1, PAGE), home);
         cache.access(&region, 0..PAGE, Access::default()).unwrap().wait()

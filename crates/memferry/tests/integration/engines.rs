@@ -14,9 +14,9 @@ use std::time::Duration;
 use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
     CopyError, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind, EngineStats,
-    RawRequest, Refusal, Rejected, StorageBackend, StorageEngine, StorageOptions,
+    RawRequest, Refusal, Rejected, StorageEngine, StorageOptions,
 };
-use memferry::storage::{BLOCK_BYTES, StoredFile};
+use memferry::storage::StoredFile;
 use memferry::topology::Machine;
 use memferry_dsa::{Portal, WorkQueueInfo};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
@@ -27,6 +27,8 @@ use crate::mover_support::check_descriptors;
 const HANG: Duration = Duration::from_secs(60);
 /// Bytes around each buffer that no engine may touch.
 const GUARD_BYTES: usize = 64;
+/// Alignment of reads of files.
+const BLOCK_BYTES: usize = 4096;
 const GUARD: u8 = 0xa5;
 /// Around the sizes at which copies change their ways: a cache line, a page, a huge page's half, one descriptor.
 const SIZES: [usize; 15] = [
@@ -115,7 +117,7 @@ fn calm_subjects() -> Vec<Subject> {
         page_cache: false,
         ..StorageOptions::default()
     };
-    let threads = StorageOptions { backend: StorageBackend::Threads, ..StorageOptions::default() };
+    let threads = StorageOptions { io_uring: false, ..StorageOptions::default() };
     let calm = FaultPlan::none;
     let faults = |refuse_per_mille, fail_per_mille, delay_us| Faults {
         refuse_per_mille,
@@ -138,7 +140,7 @@ fn calm_subjects() -> Vec<Subject> {
         subject("storage, small pieces from the disk", move || storage(small)),
         subject("storage, threads", move || storage(threads)),
         subject("storage, threads, small pieces from the disk", move || {
-            storage(StorageOptions { backend: StorageBackend::Threads, ..small })
+            storage(StorageOptions { io_uring: false, ..small })
         }),
         subject("faulty storage, refusing and late", move || {
             Faulty::new(Arc::new(storage(small)), faults(300, 0, 300), 4).expect("a thread")

@@ -7,10 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use memferry::internals::{interleave_weights, nodes_of_pages};
-use memferry::memory::{
-    Binding, Block, HugePages, Mapping, MappingOptions, MemoryError, Placement, Pool, PoolError,
-    fastest_with_room, free_bytes, pages_per_node,
-};
+use memferry::memory::{Binding, Block, HugePages, Mapping, MappingOptions, MemoryError, Placement, Pool};
 use memferry::topology::{Machine, NodeId, NodeSet};
 use memferry_testing::{Needs, skip};
 use proptest::prelude::*;
@@ -152,10 +149,10 @@ fn pages_may_come_later() {
             }
             (mapping[0], mapping[size - 1]) = (1, 2);
             let pages_count = size.div_ceil(PAGE);
-            let placement = pages_per_node(&mapping).unwrap();
+            let placement = Placement::of(&mapping).unwrap();
             assert_eq!(placement.absent(), pages_count.saturating_sub(2), "{size} {placement}");
             mapping.populate(&machine).unwrap();
-            let placement = pages_per_node(&mapping).unwrap();
+            let placement = Placement::of(&mapping).unwrap();
             assert_eq!((placement.absent(), placement.pages_count()), (0, pages_count), "{placement}");
             assert_eq!(mapping[size - 1], 2);
             assert!(mapping[1..size - 1].iter().all(|&byte| byte == 0));
@@ -205,18 +202,18 @@ fn after_mlockall_pages_come_when_asked_for() {
         Err(error @ MemoryError::Refused { .. }) => return skip(Needs::Memory, error),
         mapping => mapping.unwrap(),
     };
-    let Ok(placement) = pages_per_node(&mapping) else {
+    let Ok(placement) = Placement::of(&mapping) else {
         return skip(Needs::Kernel("move_pages"), "it does not tell where pages are");
     };
     assert_eq!(placement.absent(), 3 * MIB / PAGE, "{placement}");
     mapping.populate(&machine).unwrap();
-    assert_eq!(pages_per_node(&mapping).unwrap().on(node), 3 * MIB / PAGE);
+    assert_eq!(Placement::of(&mapping).unwrap().on(node), 3 * MIB / PAGE);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")?.trim().strip_suffix(" kB"));
     assert!(locked.unwrap().parse::<usize>().unwrap() >= 3 * 1024, "what was to be locked is locked");
 
     let pool = Pool::new(machine, node, 2 * MIB).unwrap();
-    assert_eq!(pages_per_node(pool.allocate(MIB).unwrap().as_slice()).unwrap().on(node), MIB / PAGE);
+    assert_eq!(Placement::of(pool.allocate(MIB).unwrap().as_slice()).unwrap().on(node), MIB / PAGE);
     assert!([0, 2 * MIB].contains(&pool.trim()), "all of it, or before Linux 5.18 nothing");
 }
 
@@ -227,14 +224,12 @@ fn what_cannot_be_given_back_is_told() {
     let populate = (libc::SYS_madvise, 2, libc::MADV_POPULATE_WRITE as u32, libc::ENOMEM);
     let discard = |advice| (libc::SYS_madvise, 2, advice as u32, libc::EPERM);
     let Some(error) = refusing(&[populate], || pool.allocate(MIB).map(drop).unwrap_err()) else { return };
-    assert!(matches!(error, PoolError::Memory(MemoryError::Refused { call: "madvise", .. })), "{error:?}");
+    assert!(matches!(error, MemoryError::Refused { call: "madvise", .. }), "{error:?}");
     assert_eq!(pool.mapped_bytes(), 0);
     let refusals = [populate, discard(libc::MADV_DONTNEED), discard(libc::MADV_DONTNEED_LOCKED)];
     for _ in 0..2 {
         let error = refusing(&refusals, || pool.allocate(MIB).map(drop).unwrap_err()).unwrap();
-        let PoolError::Memory(MemoryError::NotGivenBack { error: why, .. }) = &error else {
-            panic!("{error:?}")
-        };
+        let MemoryError::NotGivenBack { error: why, .. } = &error else { panic!("{error:?}") };
         assert!(matches!(**why, MemoryError::Refused { .. }), "{error}");
         assert!(error.to_string().contains("stay allocated"), "{error}");
         assert_eq!((pool.used_bytes(), pool.mapped_bytes()), (0, 2 * MIB));
@@ -313,11 +308,11 @@ fn content_survives(huge_pages: HugePages) {
     let options = MappingOptions { binding: Binding::Prefer(node), populate: false, huge_pages };
     let mut mapping = Mapping::with(&machine, 7 * MIB, options).unwrap();
     mapping[..3 * MIB].fill(7);
-    let there = pages_per_node(&mapping).map_or(0, |placement| placement.pages_count() - placement.absent());
+    let there = Placement::of(&mapping).map_or(0, |placement| placement.pages_count() - placement.absent());
     let moved = mapping.rebind(&machine, Binding::Interleave(node.into())).unwrap();
     assert_eq!((moved.pages_count, moved.pages_moved_count), (there, 0));
     mapping.populate(&machine).unwrap();
-    assert!(pages_per_node(&mapping).is_ok_and(|placement| placement.absent() == 0) || there == 0);
+    assert!(Placement::of(&mapping).is_ok_and(|placement| placement.absent() == 0) || there == 0);
     assert!(
         mapping[..3 * MIB].iter().all(|&byte| byte == 7) && mapping[3 * MIB..].iter().all(|&byte| byte == 0)
     );
@@ -384,7 +379,7 @@ fn placements_are_counted_pages() {
     let mapping = Mapping::new(&this_machine(), 3 * PAGE, Binding::Any).unwrap();
     for range in [0..0, 5..6, PAGE - 1..PAGE + 1, 0..3 * PAGE] {
         let Some(nodes) = look(&mapping[range.clone()]) else { return };
-        assert_eq!(pages_per_node(&mapping[range]).unwrap(), nodes.into_iter().collect::<Placement>());
+        assert_eq!(Placement::of(&mapping[range]).unwrap(), nodes.into_iter().collect::<Placement>());
     }
 }
 
@@ -393,21 +388,21 @@ fn the_fastest_memory_with_room_is_found() {
     const GIB: usize = 1 << 30;
     let machine = this_machine();
     let node = a_node(&machine);
-    let free = free_bytes(&machine, node).unwrap();
+    let free = machine.free_bytes(node).unwrap();
     assert!(free > 0 && free < machine.node(node).unwrap().memory_bytes.unwrap(), "{free}");
-    let found = fastest_with_room(&machine, node, 1).unwrap();
+    let found = machine.fastest_with_room(node, 1).unwrap();
     assert!(found.memory_bytes > Some(0));
-    let error = fastest_with_room(&machine, node, usize::MAX).unwrap_err();
+    let error = machine.fastest_with_room(node, usize::MAX).unwrap_err();
     let MemoryError::NoneWithRoom { free_bytes, .. } = &error else { panic!("{error:?}") };
     assert!(free_bytes.iter().any(|&(id, _)| id == node), "{error}");
     assert!(error.to_string().contains(&format!("node {node}: ")), "{error}");
-    assert!(fastest_with_room(&machine, NodeId(999), 1).unwrap_err().to_string().contains("no node 999"));
+    assert!(machine.fastest_with_room(NodeId(999), 1).unwrap_err().to_string().contains("no node 999"));
 
     // Its HBM has 4 GiB. From each node the CPUs are those of node 0.
     let machine = Machine::two_tiers().unwrap();
     for cpus in [0, 1].map(NodeId) {
-        assert_eq!(fastest_with_room(&machine, cpus, MIB).unwrap().id, NodeId(1));
-        match fastest_with_room(&machine, cpus, 4 * GIB + 1) {
+        assert_eq!(machine.fastest_with_room(cpus, MIB).unwrap().id, NodeId(1));
+        match machine.fastest_with_room(cpus, 4 * GIB + 1) {
             Ok(node) => assert_eq!(node.id, NodeId(0)),
             // This machine, where the bytes would lie, has less than that itself.
             Err(error) => assert!(matches!(error, MemoryError::NoneWithRoom { .. }), "{error}"),
@@ -421,7 +416,7 @@ fn free_bytes_can_be_mapped() {
     let machine = this_machine();
     let node = a_node(&machine);
     // Not all of it: others are at this machine too.
-    let size_bytes = (free_bytes(&machine, node).unwrap() as usize / 2).min(256 * MIB);
+    let size_bytes = (machine.free_bytes(node).unwrap() as usize / 2).min(256 * MIB);
     Mapping::new(&machine, size_bytes, Binding::Bind(node)).unwrap();
 }
 
@@ -483,14 +478,14 @@ fn full_and_too_large_are_different_answers() {
     let pool = a_pool(4 * MIB);
     let first = pool.allocate(3 * MIB).unwrap();
     let error = pool.allocate(2 * MIB).unwrap_err();
-    assert!(matches!(error, PoolError::Full { used_bytes, .. } if used_bytes == 3 * MIB), "{error:?}");
+    assert!(matches!(error, MemoryError::Full { used_bytes, .. } if used_bytes == 3 * MIB), "{error:?}");
     for size in [4 * MIB + 1, usize::MAX] {
-        assert!(matches!(pool.allocate(size), Err(PoolError::TooLarge { .. })), "{size}");
+        assert!(matches!(pool.allocate(size), Err(MemoryError::TooLarge { .. })), "{size}");
     }
     drop(first);
     assert_eq!(pool.allocate(4 * MIB).unwrap().len(), 4 * MIB);
     assert_eq!(pool.stats().refused_count, 3);
-    assert!(matches!(a_pool(0).allocate(1), Err(PoolError::TooLarge { .. })));
+    assert!(matches!(a_pool(0).allocate(1), Err(MemoryError::TooLarge { .. })));
 }
 
 /// However the pool was cut up, once all blocks are back the whole budget is one piece.
@@ -576,7 +571,7 @@ fn a_machine_without_room_leaves_the_pool_as_it_was() {
     let pool = Pool::new(machine, NodeId(0), 2 * machine_bytes).unwrap();
     let small = pool.allocate(MIB).unwrap();
     let error = pool.allocate(machine_bytes).unwrap_err();
-    assert!(matches!(error, PoolError::Memory(MemoryError::NoRoom { .. })), "{error:?}");
+    assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}");
     assert_eq!((pool.used_bytes(), pool.mapped_bytes()), (MIB, 2 * MIB));
     drop(small);
     assert_eq!(pool.used_bytes(), 0);
@@ -711,7 +706,7 @@ fn work(pool: &Pool, mut seed: u64, tag: u8) -> u64 {
                     }
                     blocks.push(block);
                 }
-                Err(PoolError::Full { .. }) => refused += 1,
+                Err(MemoryError::Full { .. }) => refused += 1,
                 Err(error) => panic!("{error}"),
             }
         } else {

@@ -1,7 +1,7 @@
 //! Properties of the model for any numbers, and advice for plans.
 
 use memferry::internals::{Fairness, Hardware, Pipeline};
-use memferry::model::{self, Column, Fetch, ModelError, Plan, Stage};
+use memferry::model::{Column, Fetch, ModelError, Plan, Stage};
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 use proptest::prelude::*;
@@ -66,7 +66,7 @@ fn plan(a: u32, b: u32) -> Plan {
 
 #[test]
 fn advice_is_not_to_compete_with_the_scan() {
-    let same = model::advise(&xeon_max(), &plan(0, 0)).expect("known");
+    let same = plan(0, 0).advise(&xeon_max()).expect("known");
     assert_eq!((same.chosen, same.fetches().len()), (None, 0));
     assert_eq!(same.predicted_s(), same.baseline_s);
     let words = same.words();
@@ -75,7 +75,7 @@ fn advice_is_not_to_compete_with_the_scan() {
     // The thesis lost 18 %.
     assert!((0.75..0.90).contains(&same.alternatives[0].speed_up), "{:?}", same.alternatives[0]);
 
-    let distributed = model::advise(&xeon_max(), &plan(0, 1)).expect("known");
+    let distributed = plan(0, 1).advise(&xeon_max()).expect("known");
     let [fetch] = distributed.fetches() else { panic!("{distributed:?}") };
     assert_eq!((fetch.column, fetch.node, fetch.route), (1, NodeId(8), Some(Route::PushPull)));
     assert!(
@@ -87,20 +87,20 @@ fn advice_is_not_to_compete_with_the_scan() {
     assert!(distributed.predicted_s() < distributed.baseline_s / 1.2);
 
     // By a thread it takes too long to bring all of it.
-    let by_cpu = model::advise(&xeon_max().with_devices_on(&[]), &plan(0, 1)).expect("known");
+    let by_cpu = plan(0, 1).advise(&xeon_max().with_devices_on(&[])).expect("known");
     assert!(by_cpu.words()[0].contains("by the CPU"), "{:?}", by_cpu.words());
     assert!(by_cpu.predicted_s() > distributed.predicted_s(), "{by_cpu:?}");
     // Elsewhere only if it is settled where: that memory is no faster.
     let slow = Plan { near: Some(NodeId(2)), ..plan(0, 1) };
-    assert!(model::advise(&xeon_max(), &slow).expect("known").alternatives.is_empty());
+    assert!(slow.advise(&xeon_max()).expect("known").alternatives.is_empty());
     let far = Plan { near: Some(NodeId(15)), ..plan(0, 1) };
-    assert_eq!(model::advise(&xeon_max(), &far).expect("known").fetches()[0].node, NodeId(15));
-    assert!(model::advise(&xeon_max(), &Plan { near: Some(NodeId(77)), ..plan(0, 1) }).is_err());
+    assert_eq!(far.advise(&xeon_max()).expect("known").fetches()[0].node, NodeId(15));
+    assert!(Plan { near: Some(NodeId(77)), ..plan(0, 1) }.advise(&xeon_max()).is_err());
 
     // Near already: nothing to do.
-    assert!(model::advise(&xeon_max(), &plan(0, 8)).expect("known").alternatives.is_empty());
+    assert!(plan(0, 8).advise(&xeon_max()).expect("known").alternatives.is_empty());
     // Worth it if others read it again.
-    let again = model::advise(&xeon_max(), &Plan { reads_to_come: 3, ..plan(0, 0) }).expect("known");
+    let again = Plan { reads_to_come: 3, ..plan(0, 0) }.advise(&xeon_max()).expect("known");
     assert!(again.chosen.is_some() && again.predicted_s() > again.baseline_s, "{again:?}");
 }
 
@@ -109,24 +109,24 @@ fn advice_knows_room_and_says_what_it_does_not_know() {
     // 16 GiB of HBM do not hold 20, and hold half of it.
     let mut large = plan(0, 1);
     large.columns[1].size_bytes = 20 << 30;
-    let advice = model::advise(&xeon_max(), &large).expect("known");
+    let advice = large.advise(&xeon_max()).expect("known");
     assert!(advice.alternatives.iter().all(|alternative| alternative.copied_bytes <= 10 << 30));
     // What is copied while it is read competes with reading it; what arrives before pays.
     let [fetch] = advice.fetches() else { panic!("{:?}", advice.words()) };
     assert!((3 << 30..5 << 30).contains(&(fetch.chunks_count as u64 * large.chunk_bytes)), "{fetch:?}");
     let two_tiers = Machine::two_tiers().expect("built in");
     let on = Plan { columns: plan(0, 0).columns, ..plan(0, 0) };
-    assert!(matches!(model::advise(&two_tiers, &on), Err(ModelError::Unknown { .. })));
-    assert!(matches!(model::advise(&xeon_max(), &plan(0, 77)), Err(ModelError::Node { .. })));
+    assert!(matches!(on.advise(&two_tiers), Err(ModelError::Unknown { .. })));
+    assert!(matches!(plan(0, 77).advise(&xeon_max()), Err(ModelError::Node { .. })));
     // The rates of memories are known, and the copy rate of a core is not.
     let text = include_str!("../../machines/made-up-two-tiers.json");
     let rates = r#""read_mb_per_s": {"source": "made up", "value": [[40000, 200000], [null, null]]}"#;
     let no_copier = text.replacen(r#""read_mb_per_s": null"#, rates, 1);
     let no_copier = Machine::from_profile_text("no copier", &no_copier).expect("consistent");
-    let error = model::advise(&no_copier, &plan(0, 0)).expect_err("unknown").to_string();
+    let error = plan(0, 0).advise(&no_copier).expect_err("unknown").to_string();
     assert!(error.contains("what a core copies is not known"), "{error}");
     let nothing = Plan { stages: Vec::new(), ..plan(0, 1) };
-    assert!(matches!(model::advise(&xeon_max(), &nothing), Err(ModelError::Scenario { .. })));
+    assert!(matches!(nothing.advise(&xeon_max()), Err(ModelError::Scenario { .. })));
 }
 
 #[test]
@@ -208,7 +208,7 @@ proptest! {
     /// Advice that is taken pays in the model that gave it.
     #[test]
     fn advice_never_loses(dram in 5.0..200.0, hbm in 5.0..500.0, core in 1.0..50.0) {
-        let advice = model::advise(&machine(dram, hbm, core), &plan(0, 0)).expect("known");
+        let advice = plan(0, 0).advise(&machine(dram, hbm, core)).expect("known");
         prop_assert!(advice.predicted_s() <= advice.baseline_s);
     }
 }

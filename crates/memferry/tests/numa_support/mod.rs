@@ -12,7 +12,7 @@ use std::time::Duration;
 use std::{fs, io, thread};
 
 use memferry::internals::{Measured, Parameter};
-use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, MemoryError, free_bytes};
+use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, MemoryError};
 use memferry::topology::{Machine, NodeId};
 use memferry_testing::{Needs, skip};
 
@@ -73,8 +73,7 @@ pub(crate) fn with_figures(machine: &Machine) -> Machine {
 /// This machine and its nodes with memory that may be used; `None`, said aloud, if there are fewer than two.
 pub(crate) fn several_nodes() -> Option<(Arc<Machine>, Vec<NodeId>)> {
     let machine = Arc::new(Machine::discover().unwrap());
-    let usable =
-        machine.nodes().iter().filter(|node| free_bytes(&machine, node.id).is_ok_and(|free| free > 0));
+    let usable = machine.nodes().iter().filter(|node| machine.free_bytes(node.id).is_ok_and(|free| free > 0));
     let nodes: Vec<_> = usable.map(|node| node.id).collect();
     if nodes.len() < 2 {
         let why = "this machine has fewer than two nodes with memory; `cargo xtask numa` has more";

@@ -1,6 +1,6 @@
 //! The place of a point on this machine, and the memory of its submitters.
 
-use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, pages_per_node};
+use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, Placement};
 use memferry::topology::{Node, NodeId};
 use memferry_dsa::internals::affinity::confine;
 use memferry_dsa::system::{Device, DeviceId};
@@ -159,7 +159,7 @@ pub(super) fn crowded(submitters: usize, cpus_count: usize) -> Option<String> {
 }
 
 fn nodes_of(region: &[u8]) -> String {
-    let Ok(placement) = pages_per_node(region) else {
+    let Ok(placement) = Placement::of(region) else {
         return "a node that the kernel does not tell".to_owned();
     };
     let nodes: Vec<String> =

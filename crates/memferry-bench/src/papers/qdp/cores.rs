@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memferry::cache::{Access, Cache, Region};
 use memferry::internals::nodes_of_pages;
-use memferry::memory::{Pool, free_bytes};
+use memferry::memory::Pool;
 use memferry::model::Fetch;
 use memferry::mover::{DsaEngine, DsaOptions, Engine, Mover, MoverError};
 use memferry::topology::{Machine, NodeId};
@@ -213,7 +213,7 @@ impl Cores {
             let is_here = |it: &&NodeId| **it == node || !self.machine.is_this_machine();
             let columns_count = wanted.iter().filter(is_here).count() as u64;
             let bytes = query.column_bytes.saturating_mul(columns_count);
-            let free = free_bytes(&self.machine, node).map_err(|error| Skipped::Cannot(error.to_string()))?;
+            let free = self.machine.free_bytes(node).map_err(|error| Skipped::Cannot(error.to_string()))?;
             if bytes > free / 2 {
                 return Skipped::cannot(format!(
                     "this takes {} MiB of node {node}, where {} MiB are free, of which half may be taken; make \

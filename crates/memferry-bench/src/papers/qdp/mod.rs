@@ -59,7 +59,8 @@ pub enum Variant {
     CacheModeCold,
     /// Near memory as a hardware-managed cache, after a first run of the query.
     CacheMode,
-    /// As [`Prefetching`](Variant::Prefetching), limited to the copies that [`advise`](memferry::model::advise) chooses.
+    /// As [`Prefetching`](Variant::Prefetching), limited to the copies that
+    /// [`Plan::advise`](memferry::model::Plan::advise) chooses.
     Advised,
     /// As [`Distributed`](Variant::Distributed), limited to the copies that `advise` chooses.
     AdvisedDistributed,

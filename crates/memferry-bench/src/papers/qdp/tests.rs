@@ -1,5 +1,4 @@
 use memferry::internals::{Measured, Parameter};
-use memferry::memory::free_bytes;
 use memferry::mover::{DsaEngine, DsaOptions};
 use memferry::topology::NodeId;
 
@@ -253,7 +252,7 @@ fn what_contradicts_itself_is_said() {
             other => panic!("{word}: {other:?}"),
         }
     }
-    assert!(free_bytes(qdp.machine(), good.nodes.home).unwrap() > 0);
+    assert!(qdp.machine().free_bytes(good.nodes.home).unwrap() > 0);
     // A machine without rates.
     let qdp = Qdp::on_model(Machine::two_tiers().unwrap()).unwrap();
     for variant in [Variant::Baseline, Variant::Advised, Variant::CacheMode] {

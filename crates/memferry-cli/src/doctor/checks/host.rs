@@ -101,7 +101,7 @@ pub(super) fn memory_not_allowed(facts: &Facts) -> Option<Problem> {
 pub(super) fn numa_balancing(facts: &Facts) -> Option<Problem> {
     let machine = facts.machine.as_ref()?;
     let memories = machine.nodes().iter().filter(|node| node.has_memory()).count();
-    if memories < 2 || !machine.numa_balancing().is_some_and(|balancing| balancing.is_on()) {
+    if memories < 2 || machine.is_numa_balancing_on() != Some(true) {
         return None;
     }
     Some(

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use memferry_dsa::internals::fork;
 
+use super::super::MemoryError;
 use super::super::extents::Extents;
 use super::super::syscall::{HUGE_PAGE_BYTES as CHUNK_BYTES, page_bytes};
-use super::super::{MemoryError, PoolError};
 use super::PoolStats;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_on};
 use crate::topology::NodeId;
@@ -101,7 +101,7 @@ impl<G: Backing> Ledger<G> {
     ///
     /// # Errors
     /// Those of [`Pool::allocate`](super::Pool::allocate).
-    pub(super) fn allocate(&self, size_bytes: usize) -> Result<Range<usize>, PoolError> {
+    pub(super) fn allocate(&self, size_bytes: usize) -> Result<Range<usize>, MemoryError> {
         let mut state = self.lock();
         let bytes = match state.take(size_bytes) {
             Some(bytes) => bytes,
@@ -123,7 +123,7 @@ impl<G: Backing> Ledger<G> {
                 if let Err(error) = outcome {
                     self.give_back(&mut state, bytes);
                     state.stats.refused_count += 1;
-                    return Err(error.into());
+                    return Err(error);
                 }
             } else if state.chunks[chunks.clone()].iter().any(|chunk| chunk.memory == ChunkMemory::Committing)
             {
@@ -198,13 +198,13 @@ impl<G: Backing> Ledger<G> {
         before_bytes - state.idle_bytes
     }
 
-    fn too_much(&self, size_bytes: usize, stats: &PoolStats) -> PoolError {
+    fn too_much(&self, size_bytes: usize, stats: &PoolStats) -> MemoryError {
         let PoolStats { budget_bytes, used_bytes, .. } = *stats;
         match size_bytes.checked_next_multiple_of(page_bytes()) {
             Some(size_bytes) if size_bytes <= budget_bytes => {
-                PoolError::Full { node: self.node, size_bytes, used_bytes, budget_bytes }
+                MemoryError::Full { node: self.node, size_bytes, used_bytes, budget_bytes }
             }
-            _ => PoolError::TooLarge { node: self.node, size_bytes, budget_bytes },
+            _ => MemoryError::TooLarge { node: self.node, size_bytes, budget_bytes },
         }
     }
 

@@ -6,8 +6,8 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use super::ledger::{Backing, Ledger};
+use crate::memory::MemoryError;
 use crate::memory::syscall::{HUGE_PAGE_BYTES as CHUNK_BYTES, page_bytes};
-use crate::memory::{MemoryError, PoolError};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::topology::NodeId;
@@ -60,7 +60,7 @@ fn ledger(chunks: usize, failures: usize) -> Arc<Ledger<Watched>> {
 }
 
 /// Allocates a block, checks its memory, and frees it.
-fn use_block(ledger: &Ledger<Watched>, size_bytes: usize) -> Result<(), PoolError> {
+fn use_block(ledger: &Ledger<Watched>, size_bytes: usize) -> Result<(), MemoryError> {
     let bytes = ledger.allocate(size_bytes)?;
     for cell in &ledger.backing().has_memory[bytes.start / CHUNK_BYTES..bytes.end.div_ceil(CHUNK_BYTES)] {
         // SAFETY: as in `set`.
@@ -73,7 +73,7 @@ fn use_block(ledger: &Ledger<Watched>, size_bytes: usize) -> Result<(), PoolErro
 }
 
 /// Two threads allocate and free a block. Returns their results, and checks that nothing is left.
-fn two(ledger: Arc<Ledger<Watched>>, sizes_bytes: [usize; 2]) -> [Result<(), PoolError>; 2] {
+fn two(ledger: Arc<Ledger<Watched>>, sizes_bytes: [usize; 2]) -> [Result<(), MemoryError>; 2] {
     let other = ledger.clone();
     let thread = thread::spawn(move || use_block(&other, sizes_bytes[1]));
     let outcomes = [use_block(&ledger, sizes_bytes[0]), thread.join().expect("no panic")];
@@ -106,7 +106,7 @@ fn loom_pool_budget_for_one() {
         let outcomes = two(ledger(1, 0), [CHUNK_BYTES; 2]);
         assert!(outcomes.iter().any(Result::is_ok));
         for outcome in outcomes {
-            assert!(matches!(outcome, Ok(()) | Err(PoolError::Full { .. })), "{outcome:?}");
+            assert!(matches!(outcome, Ok(()) | Err(MemoryError::Full { .. })), "{outcome:?}");
         }
     });
 }

@@ -24,7 +24,7 @@ use crate::topology::NodeId;
 
 pub use cpu::{CpuEngine, CpuOptions};
 pub use dsa::{DsaEngine, DsaOptions};
-pub use storage::{StorageBackend, StorageEngine, StorageOptions};
+pub use storage::{StorageEngine, StorageOptions};
 
 /// An executor of copies.
 ///

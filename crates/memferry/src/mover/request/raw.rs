@@ -107,7 +107,7 @@ impl RawRequest {
 
     /// A read of `size_bytes` bytes of `file` from `offset` on. For `callback` see [`new`](RawRequest::new).
     ///
-    /// `offset` and `target` are multiples of [`BLOCK_BYTES`]: other reads cannot bypass the page cache. The bytes behind
+    /// `offset` and `target` are multiples of 4096: other reads cannot bypass the page cache. The bytes behind
     /// `size_bytes` in its last block have any content afterwards.
     ///
     /// # Panics

@@ -48,8 +48,9 @@ use crate::topology::NodeId;
 /// Options of a [`StorageEngine`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct StorageOptions {
-    /// The way to the kernel.
-    pub backend: StorageBackend,
+    /// Reads by io_uring; threads where the kernel refuses it (`kernel.io_uring_disabled`, a seccomp filter, before Linux 5.6).
+    /// Without, threads that call pread(2).
+    pub io_uring: bool,
     /// Limit of reads that wait; each may have any size.
     pub queue_reads_max: usize,
     /// Large reads are made in pieces of this size, a multiple of 4096.
@@ -65,22 +66,12 @@ pub struct StorageOptions {
     pub inline_bytes_max: usize,
 }
 
-/// The way of a [`StorageEngine`] to the kernel.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StorageBackend {
-    /// io_uring; threads where the kernel refuses it (`kernel.io_uring_disabled`, a seccomp filter, before Linux 5.6).
-    Auto,
-    /// Threads that call pread(2).
-    Threads,
-}
-
 impl Default for StorageOptions {
     /// Pieces of 512 KiB, of which 64 are in flight; 8 threads where io_uring is refused; reads of up to 64 KiB from the page
     /// cache inline, which take up to 10 us. `docs/decisions/storage-engine.md` has the measurements.
     fn default() -> StorageOptions {
         StorageOptions {
-            backend: StorageBackend::Auto,
+            io_uring: true,
             queue_reads_max: 1024,
             piece_bytes: 512 << 10,
             pieces_in_flight_max: 64,
@@ -208,18 +199,18 @@ impl StorageEngine {
 
     fn make(&self) -> io::Result<Instance> {
         let shared = self.shared();
-        let why = match self.options.backend {
-            StorageBackend::Auto => match Ring::new(self.options.pieces_in_flight_max) {
+        let mut why = String::new();
+        if self.options.io_uring {
+            match Ring::new(self.options.pieces_in_flight_max) {
                 Ok((ring, bell)) => {
                     let mut instance = Instance::new(shared, "io_uring".to_owned());
                     instance.bell = Some(bell);
                     instance.spawn("io_uring".to_owned(), move |shared| ring.run(shared))?;
                     return Ok(instance);
                 }
-                Err(error) => format!(" (io_uring: {error})"),
-            },
-            StorageBackend::Threads => String::new(),
-        };
+                Err(error) => why = format!(" (io_uring: {error})"),
+            }
+        }
         // If a thread cannot be started, dropping this ends the others.
         let mut instance = Instance::new(shared, format!("pread{why}"));
         for index in 0..self.options.threads_count {
@@ -228,12 +219,9 @@ impl StorageEngine {
         Ok(instance)
     }
 
-    /// The way to the kernel that is in use.
-    pub fn backend(&self) -> StorageBackend {
-        match self.instance().bell {
-            Some(_) => StorageBackend::Auto,
-            None => StorageBackend::Threads,
-        }
+    /// Whether it reads by io_uring in this process.
+    pub fn uses_io_uring(&self) -> bool {
+        self.instance().bell.is_some()
     }
 
     /// Whether it has started in this process.
@@ -319,10 +307,7 @@ impl Engine for StorageEngine {
     }
 
     fn width(&self) -> usize {
-        match self.options.backend {
-            StorageBackend::Auto => self.options.pieces_in_flight_max,
-            StorageBackend::Threads => self.options.threads_count,
-        }
+        if self.options.io_uring { self.options.pieces_in_flight_max } else { self.options.threads_count }
     }
 
     /// No operation and no copy: it only reads files.
