@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread::{self, JoinHandle};
 
 use super::ordered::Line;
-use super::{CopyError, CopyMethod, CopyMethods, RawRequest, Transfer};
+use super::{CopyError, RawRequest, Transfer};
+use crate::copy_method::{CopyMethod, CopyMethods};
 use crate::moment::Moment;
 use crate::sync::loom_executor::block_on;
 
