@@ -11,7 +11,7 @@ use std::process::Stdio;
 use crate::shell::{self, Failure, nightly, root, target_directory};
 
 const CRATES: &[&str] =
-    &["memferry", "memferry-dsa", "memferry-dsa-emulator", "memferry-query", "memferry-emulate"];
+    &["memferry", "memferry-dsa", "memferry-dsa-emulator", "memferry-schedule", "memferry-query", "memferry-emulate"];
 
 /// What to do with the lists.
 #[derive(Clone, Copy, PartialEq)]

@@ -18,7 +18,7 @@ pub(crate) fn run(filter: &str) -> Result<(), Failure> {
 }
 
 fn tests(filter: &str) -> Call {
-    let packages = ["memferry-dsa", "memferry-dsa-emulator", "memferry"];
+    let packages = ["memferry-dsa", "memferry-dsa-emulator", "memferry", "memferry-schedule"];
     cargo(["test", "--release", "--lib"])
         .args(packages.iter().flat_map(|package| ["--package", package]))
         .arg("--")

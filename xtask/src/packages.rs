@@ -12,6 +12,7 @@ const LIGHT: &[&str] = &[
     "memferry-dsa",
     "memferry-dsa-emulator",
     "memferry",
+    "memferry-schedule",
     "memferry-emulate-embed",
     "memferry-emulate-preload",
     "memferry-emulate",

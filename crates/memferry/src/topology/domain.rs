@@ -10,6 +10,8 @@ use super::{Machine, Node, NodeId};
 pub struct Domain {
     /// The node with the CPUs. It may have memory too.
     pub cpu_node: NodeId,
+    /// Its CPUs that this process may run on, at the time of discovery; ascending.
+    pub cpus: Vec<u32>,
     /// The memory-only nodes that belong to these CPUs, for example their HBM; ascending.
     pub memories: Vec<NodeId>,
     /// Its socket, if known.
@@ -41,6 +43,7 @@ impl Machine {
         let cpu_nodes = self.nodes().iter().filter(|node| !node.cpus.is_empty());
         let domain = |cpu_node: &Node| Domain {
             cpu_node: cpu_node.id,
+            cpus: cpu_node.allowed_cpus.clone(),
             memories: (self.nodes().iter())
                 .filter(|node| node.cpu_node == cpu_node.id && node.cpus.is_empty() && node.has_memory())
                 .map(|node| node.id)
