@@ -389,7 +389,10 @@ mod loom_claims {
         leaves_after: usize,
     ) {
         let domains = Domains::of(&Machine::from_profile("xeon-max-9468-2s-flat").unwrap()).unwrap();
-        loom::model(move || {
+        let mut model = loom::model::Builder::new();
+        // Without a bound, three threads take more than five minutes.
+        model.preemption_bound = Some(2);
+        model.check(move || {
             let mut claimers = claims(&domains, stealing, workers, homes).into_iter();
             let leaver = claimers.next().unwrap();
             let leaver =

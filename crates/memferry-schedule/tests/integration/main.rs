@@ -166,7 +166,7 @@ fn workers_claim_all_items_whatever_they_take() {
         .map(|mut claimer| {
             scheduler.spawn(Some(claimer.domain()), async move {
                 let mut items = Vec::new();
-                while let Some(claim) = claimer.next() {
+                for claim in claimer.by_ref() {
                     items.push(claim.item);
                     tokio::task::yield_now().await;
                 }
