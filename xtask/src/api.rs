@@ -10,8 +10,14 @@ use std::process::Stdio;
 
 use crate::shell::{self, Failure, nightly, root, target_directory};
 
-const CRATES: &[&str] =
-    &["memferry", "memferry-dsa", "memferry-dsa-emulator", "memferry-schedule", "memferry-query", "memferry-emulate"];
+const CRATES: &[&str] = &[
+    "memferry",
+    "memferry-dsa",
+    "memferry-dsa-emulator",
+    "memferry-schedule",
+    "memferry-query",
+    "memferry-emulate",
+];
 
 /// What to do with the lists.
 #[derive(Clone, Copy, PartialEq)]

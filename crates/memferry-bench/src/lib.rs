@@ -1,16 +1,17 @@
 //! Benchmarks of memferry: its parts, the papers' benchmarks, calibration, and the model against published numbers.
 //!
 //! ```text
-//! harness                samples in pairs, statistics, rows, records
-//! dsa  mover  cache      the parts of the libraries, beside their peers
-//! papers                 the papers' benchmarks: measured, emulated, modelled
-//! calibrate              this machine as a profile for the model
-//! model                  the model against published numbers; scenarios
+//! harness                      samples in pairs, statistics, rows, records
+//! dsa  mover  cache  domains   the parts of the libraries, beside their peers
+//! papers                       the papers' benchmarks: measured, emulated, modelled
+//! calibrate                    this machine as a profile for the model
+//! model                        the model against published numbers; scenarios
 //! ```
 #![deny(unsafe_code)]
 
 pub mod cache;
 pub mod calibrate;
+pub mod domains;
 pub mod dsa;
 pub mod harness;
 pub mod model;

@@ -2,6 +2,7 @@
 
 mod cache;
 mod cold;
+mod domains;
 mod dsa;
 mod emulate;
 mod isa;
@@ -42,6 +43,7 @@ enum Bench {
     Atomics(papers::atomics::Arguments),
     Cache(cache::Arguments),
     Cold(cold::Arguments),
+    Domains(domains::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
     Mover(mover::Arguments),
@@ -56,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Atomics(arguments) => papers::atomics::run(arguments, out),
         Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Cold(arguments) => cold::run(arguments, out),
+        Bench::Domains(arguments) => domains::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
         Bench::Mover(arguments) => mover::run(arguments, out),
