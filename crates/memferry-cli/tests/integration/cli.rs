@@ -548,6 +548,16 @@ fn bench_soak_for_a_second() {
     fails(&["bench", "soak", "--seconds", "18446744073709551615"], USAGE, &["1..=31536000"]);
 }
 
+#[test]
+fn bench_domains_measures_claims_and_tasks() {
+    let record = prints_json(&["bench", "domains", "--quick", "--json"]);
+    let rows = record["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["claims_per_second", "steals_per_second", "spawn_overhead"]);
+    assert!(rows.iter().all(|row| row["value"].as_f64().unwrap() > 0.0), "{record}");
+    assert!(rows[2]["ratio"].as_f64().unwrap() > 0.0, "{record}");
+}
+
 /// Two queries, so that it takes seconds. The files lie beside the build, on a disk: a temporary directory may be in memory.
 #[test]
 fn bench_cold_measures_files() {
