@@ -15,9 +15,8 @@
 //! Parquet and Arrow IPC. Arrow files are read by DataFusion's own reader, through the store: a mapping of a file that
 //! another process truncates raises SIGBUS, which no error can report.
 //!
-//! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `pushdown` where
-//! its filter runs; `factory`, `reader`, `ahead` requests of the
-//! decoder; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `contain`.
+//! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `pushdown`, `filter` where and how its filter
+//! runs; `factory`, `reader`, `ahead` requests of the decoder; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `contain`.
 
 mod ahead;
 mod chunks;
@@ -25,6 +24,7 @@ mod contain;
 mod demand;
 mod error;
 mod factory;
+mod filter;
 mod metrics;
 mod prune;
 mod pushdown;

@@ -1,5 +1,6 @@
 //! The optimizer rule that gives scans of Parquet files memferry's reader, decides whether their decoder evaluates the
-//! filter, and contains the panics of the decoder. It changes nothing else of a plan.
+//! filter, evaluates filters above them by conjunct, and contains the panics of the decoder. It changes nothing else of a
+//! plan.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -15,11 +16,13 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
 use object_store::local::LocalFileSystem;
 
 use super::Demand;
 use super::contain::ContainExec;
 use super::factory::Readers;
+use super::filter::ConjunctsExec;
 use super::metrics::parquet_scan;
 use super::pushdown::Decision;
 use super::store::StoreLimits;
@@ -46,6 +49,12 @@ impl ReadFiles {
         plan: &Arc<dyn ExecutionPlan>,
         options: &MemferryOptions,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        if let Some(filter) = plan.downcast_ref::<FilterExec>()
+            && filter.input().downcast_ref::<ContainExec>().is_some()
+        {
+            let conjuncts = ConjunctsExec::of(filter, options);
+            return Ok(conjuncts.map(|filter| Arc::new(filter) as Arc<dyn ExecutionPlan>));
+        }
         let Some((config, source)) = parquet_scan(plan.as_ref()) else { return Ok(None) };
         if source.parquet_file_reader_factory().is_some_and(|factory| !is_default(factory.as_ref())) {
             return Ok(None);

@@ -36,6 +36,8 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
 pub use report::ScanReport;
 
+pub(crate) use self::filter::{FilterInput, FilterOptions, RowFilter, Selection, predicate_of};
+
 use self::admission::Decided;
 use crate::options::MemferryOptions;
 use crate::table::TieredColumns;
