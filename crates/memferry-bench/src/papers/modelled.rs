@@ -40,6 +40,7 @@ impl OnModel {
         let load = load_of(point, effort)?;
         let entries = point.entries.unwrap_or(ENTRIES_MAX / point.queues as u32) as usize;
         let queue = |number: usize| QueueLoad {
+            group: 0,
             entries,
             priority: match point.priorities {
                 None => 10,
@@ -64,7 +65,7 @@ impl OnModel {
         };
         let times = run(&DeviceLoad {
             costs,
-            engines: point.engines.unwrap_or(1) as usize,
+            groups: &[point.engines.unwrap_or(1) as usize],
             queues: &(0..point.queues).map(queue).collect::<Vec<_>>(),
             submitters: &(0..point.submitters).map(submitter).collect::<Vec<_>>(),
         });

@@ -7,14 +7,14 @@ use super::{Bandwidth, EngineTime, Turns};
 use crate::DeviceCosts;
 use crate::address::PAGE_BYTES;
 
-/// A device whose queues and engines are one group.
+/// A device: groups of queues and engines.
 #[derive(Clone, Debug)]
 pub struct DeviceLoad<'a> {
     /// Rates and costs.
     pub costs: DeviceCosts,
-    /// Engines of the group.
-    pub engines: usize,
-    /// Its queues.
+    /// Engines of each group.
+    pub groups: &'a [usize],
+    /// The queues.
     pub queues: &'a [QueueLoad],
     /// The submitters, which run at the same time.
     pub submitters: &'a [SubmitterLoad],
@@ -23,6 +23,8 @@ pub struct DeviceLoad<'a> {
 /// A work queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLoad {
+    /// Position of its group, whose engines serve it.
+    pub group: usize,
     /// Entries that submitters may fill; further submissions to a shared queue are repeated.
     pub entries: usize,
     /// Priority in the group, 1 to 15.
@@ -101,6 +103,7 @@ struct Work {
 
 #[derive(Default)]
 struct Engine {
+    group: usize,
     time: EngineTime,
     work: Option<Work>,
 }
@@ -115,7 +118,7 @@ const PIECES: u64 = 16;
 /// Runs a load; one time for each submitter, in their order.
 ///
 /// # Panics
-/// If a submitter names no queue, or if a count is 0.
+/// If a submitter names no queue, a queue names no group, or if a count is 0.
 pub fn run(load: &DeviceLoad<'_>) -> Vec<SubmitterTime> {
     let mut device = Device::new(load);
     while !device.is_done() {
@@ -129,7 +132,7 @@ struct Device<'a> {
     priorities: Vec<u8>,
     now_ns: u64,
     bandwidth: Bandwidth,
-    turns: Turns,
+    turns: Vec<Turns>, // of each group
     served: u64,
     queues: Vec<VecDeque<Entry>>,
     engines: Vec<Engine>,
@@ -151,16 +154,19 @@ impl<'a> Device<'a> {
                 time: SubmitterTime::default(),
             }
         };
-        assert!(load.engines > 0 && load.queues.iter().all(|queue| queue.entries > 0), "counts begin at 1");
+        assert!(load.groups.iter().all(|engines| *engines > 0), "counts begin at 1");
+        assert!(load.queues.iter().all(|queue| queue.entries > 0 && queue.group < load.groups.len()));
+        let engines =
+            |(group, count): (usize, &usize)| (0..*count).map(move |_| Engine { group, ..Engine::default() });
         Device {
             load,
             priorities: load.queues.iter().map(|queue| queue.priority).collect(),
             now_ns: 0,
             bandwidth: Bandwidth::default(),
-            turns: Turns::default(),
+            turns: vec![Turns::default(); load.groups.len()],
             served: 0,
             queues: load.queues.iter().map(|_| VecDeque::new()).collect(),
-            engines: (0..load.engines).map(|_| Engine::default()).collect(),
+            engines: load.groups.iter().enumerate().flat_map(engines).collect(),
             records: BinaryHeap::new(),
             submitters: load.submitters.iter().map(submitter).collect(),
         }
@@ -189,8 +195,11 @@ impl<'a> Device<'a> {
         let submitters = self.submitters.iter().filter(|it| it.has_work()).map(|it| it.ready_ns);
         let busy = self.engines.iter().filter(|engine| engine.work.is_some());
         let engines = busy.map(|engine| engine.time.free_ns());
-        let is_any_idle = self.engines.iter().any(|engine| engine.work.is_none());
-        let heads = self.queues.iter().filter(|_| is_any_idle).filter_map(|queue| queue.front());
+        let is_idle = |queue: &QueueLoad| {
+            self.engines.iter().any(|engine| engine.group == queue.group && engine.work.is_none())
+        };
+        let heads = self.queues.iter().zip(self.load.queues).filter(|(_, queue)| is_idle(queue));
+        let heads = heads.filter_map(|(queue, _)| queue.front());
         let all = records.into_iter().chain(submitters).chain(engines).chain(heads.map(|it| it.arrival_ns));
         match all.filter(|ns| *ns > self.now_ns).min() {
             Some(ns) => self.now_ns = ns,
@@ -222,14 +231,23 @@ impl<'a> Device<'a> {
 
     /// Gives idle engines entries, first the one that is free first.
     fn dispatch(&mut self) {
+        for group in 0..self.load.groups.len() {
+            self.dispatch_in(group);
+        }
+    }
+
+    fn dispatch_in(&mut self, group: usize) {
         loop {
-            let idle = self.engines.iter_mut().filter(|engine| engine.work.is_none());
+            let idle = self.engines.iter_mut().filter(|it| it.group == group && it.work.is_none());
             let Some(engine) = idle.min_by_key(|engine| engine.time.free_ns()) else { return };
             let head = |queue: usize| {
-                self.queues[queue].front().filter(|head| head.arrival_ns <= self.now_ns).map(|_| ())
+                let is_ready = |head: &&Entry| head.arrival_ns <= self.now_ns;
+                (self.load.queues[queue].group == group)
+                    .then(|| self.queues[queue].front().filter(is_ready))?
+                    .map(|_| ())
             };
-            let Some((queue, (), turns)) = self.turns.choose(&self.priorities, head) else { return };
-            self.turns = turns;
+            let Some((queue, (), turns)) = self.turns[group].choose(&self.priorities, head) else { return };
+            self.turns[group] = turns;
             let Some(entry) = self.queues[queue].pop_front() else { return };
             let load = self.submitters[entry.submitter].load;
             self.served += 1;
@@ -260,7 +278,7 @@ impl<'a> Device<'a> {
         let turn = |engine: &&mut Engine| engine.work.as_ref().map_or(u64::MAX, |work| work.turn);
         let can_go_on = |engine: &&mut Engine| engine.work.is_some() && engine.time.free_ns() <= self.now_ns;
         let Some(engine) = self.engines.iter_mut().filter(can_go_on).min_by_key(turn) else { return false };
-        let Engine { time, work: Some(work) } = engine else { return false };
+        let Engine { time, work: Some(work), .. } = engine else { return false };
         let (load, costs) = (self.submitters[work.entry.submitter].load, &self.load.costs);
         self.served += 1;
         work.turn = self.served;
@@ -318,7 +336,7 @@ mod tests {
 
     const COSTS: DeviceCosts = DeviceCosts::sapphire_rapids();
     const DEDICATED: QueueLoad =
-        QueueLoad { entries: 32, priority: 10, submit_ns: COSTS.submit_dedicated_ns };
+        QueueLoad { group: 0, entries: 32, priority: 10, submit_ns: COSTS.submit_dedicated_ns };
     const COPY: SubmitterLoad = SubmitterLoad {
         queue: 0,
         bytes: 4096,
@@ -329,7 +347,7 @@ mod tests {
     };
 
     fn elapsed(engines: usize, queues: &[QueueLoad], submitters: &[SubmitterLoad]) -> u64 {
-        let times = run(&DeviceLoad { costs: COSTS, engines, queues, submitters });
+        let times = run(&DeviceLoad { costs: COSTS, groups: &[engines], queues, submitters });
         times.iter().map(|it| it.elapsed_ns).max().expect("submitters")
     }
 
@@ -342,7 +360,7 @@ mod tests {
             + COSTS.latency_ns;
         assert_eq!(elapsed(1, &[DEDICATED], &[COPY]), 1000 * one);
         assert_eq!(
-            run(&DeviceLoad { costs: COSTS, engines: 1, queues: &[DEDICATED], submitters: &[COPY] }),
+            run(&DeviceLoad { costs: COSTS, groups: &[1], queues: &[DEDICATED], submitters: &[COPY] }),
             [SubmitterTime { elapsed_ns: 1000 * one, submitting_ns: 1000 * COSTS.submit_dedicated_ns }]
         );
     }
@@ -366,7 +384,8 @@ mod tests {
     fn a_full_queue_costs_submissions() {
         let shared = QueueLoad { submit_ns: COSTS.submit_shared_ns, entries: 1, ..DEDICATED };
         let large = SubmitterLoad { bytes: 1 << 20, repetitions: 10, ..COPY };
-        let times = run(&DeviceLoad { costs: COSTS, engines: 1, queues: &[shared], submitters: &[large; 4] });
+        let times =
+            run(&DeviceLoad { costs: COSTS, groups: &[1], queues: &[shared], submitters: &[large; 4] });
         assert!(times.iter().all(|it| it.submitting_ns > 20 * COSTS.submit_shared_ns), "{times:?}");
     }
 
@@ -379,6 +398,20 @@ mod tests {
         assert_eq!(with(AbsentPages::Block), present + 3 * 4 * COSTS.page_request_ns);
         let resumed = with(AbsentPages::Resume { touch_ns: 700 });
         assert!(resumed > present + 3 * 4 * 700 && resumed < with(AbsentPages::Block), "{resumed}");
+    }
+
+    /// Small copies beside large ones: in a group of their own they do not wait behind these.
+    #[test]
+    fn groups_have_engines_of_their_own() {
+        let large = SubmitterLoad { bytes: 1 << 20, depth: 8, repetitions: 64, ..COPY };
+        let small = SubmitterLoad { queue: 1, bytes: 1024, repetitions: 64, ..COPY };
+        let waited = |groups: &[usize], group| {
+            let queues = [DEDICATED, QueueLoad { group, ..DEDICATED }];
+            let submitters = [large, small];
+            run(&DeviceLoad { costs: COSTS, groups, queues: &queues, submitters: &submitters })[1].elapsed_ns
+        };
+        let (together, apart) = (waited(&[1], 0), waited(&[1, 1], 1));
+        assert!(apart < together / 5, "{apart} apart, {together} together");
     }
 
     #[test]

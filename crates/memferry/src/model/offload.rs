@@ -131,7 +131,7 @@ fn rate(costs: DeviceCosts, bytes: f64, batch: usize, in_flight: usize) -> f64 {
 }
 
 fn elapsed_s(costs: DeviceCosts, bytes: f64, batch: usize, depth: usize, repetitions: usize) -> f64 {
-    let queue = QueueLoad { entries: depth, priority: 1, submit_ns: costs.submit_dedicated_ns };
+    let queue = QueueLoad { group: 0, entries: depth, priority: 1, submit_ns: costs.submit_dedicated_ns };
     let submitter = SubmitterLoad {
         queue: 0,
         bytes: bytes.round() as u64,
@@ -140,7 +140,7 @@ fn elapsed_s(costs: DeviceCosts, bytes: f64, batch: usize, depth: usize, repetit
         repetitions,
         absent: AbsentPages::None,
     };
-    let load = DeviceLoad { costs, engines: 1, queues: &[queue], submitters: &[submitter] };
+    let load = DeviceLoad { costs, groups: &[1], queues: &[queue], submitters: &[submitter] };
     run(&load).iter().map(|time: &SubmitterTime| time.elapsed_ns).max().unwrap_or(0) as f64 * 1e-9
 }
 

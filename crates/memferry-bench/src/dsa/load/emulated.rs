@@ -357,8 +357,8 @@ mod tests {
                 };
                 let modelled = run(&DeviceLoad {
                     costs,
-                    engines: engines as usize,
-                    queues: &[QueueLoad { entries: 32, priority: 10, submit_ns }],
+                    groups: &[engines as usize],
+                    queues: &[QueueLoad { group: 0, entries: 32, priority: 10, submit_ns }],
                     submitters: &[submitter],
                 })[0];
                 let difference = elapsed(&config, load) / modelled.elapsed_ns as f64 - 1.0;
