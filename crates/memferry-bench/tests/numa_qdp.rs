@@ -3,7 +3,8 @@
 #[path = "../../memferry/tests/numa_support/mod.rs"]
 mod numa_support;
 
-use memferry_bench::papers::qdp::{Axes, Nodes, Qdp, Query, QueryRuns, Synchronization, Variant};
+use memferry_bench::harness::Provenance;
+use memferry_bench::papers::qdp::{Axes, Nodes, Qdp, Query, QueryRuns, Synchronization, Variant, decide};
 use memferry_bench::papers::{Metric, Skipped};
 use numa_support::{MIB, PAGE, assert_no_strays, on_several_nodes};
 
@@ -36,6 +37,29 @@ fn copies_of_the_query_lie_on_the_near_node() {
             assert!(hits.note.as_ref().is_some_and(|note| note.contains(&place)), "{hits:?}");
         }
         assert_no_strays(machine);
+    });
+}
+
+/// The times of a guest say nothing; the parts of the gain add up, or the missing node is named.
+#[test]
+fn the_gain_has_two_parts() {
+    on_several_nodes(|machine, _| {
+        let qdp = Qdp::on_machine((**machine).clone()).unwrap();
+        let nodes = Nodes::of(machine, None).unwrap();
+        let query = queries(&qdp, &[Variant::Baseline]).remove(0);
+        let effort = QueryRuns { warm_ups: 0, runs: 2 };
+        match (
+            decide(&qdp, &query, effort, Provenance::Measured),
+            nodes.near.is_some() && nodes.other.is_some(),
+        ) {
+            (Ok(verdict), true) => {
+                println!("{verdict}");
+                let product = verdict.places.value * verdict.copies.value;
+                assert!((product / verdict.gain.value - 1.0).abs() < 1e-9, "{verdict}");
+            }
+            (Err(Skipped::Cannot(why)), false) => println!("{why}"),
+            (other, _) => panic!("{other:?}"),
+        }
     });
 }
 

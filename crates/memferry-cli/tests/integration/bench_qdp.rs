@@ -87,6 +87,23 @@ fn the_query_here_and_with_an_emulated_device() {
     }
 }
 
+/// Where the gain comes from: in the model, and why a machine without tiers cannot tell.
+#[test]
+fn a_verdict_about_the_gain() {
+    let decide = ["bench", "qdp", "--quick", "--decide"];
+    let text = prints(&[&decide[..], &MODEL].concat());
+    assert!(text.contains("columns on two nodes gain 1.23 without any copy"), "{text}");
+    let record = prints_json(&[&decide[..], &MODEL, &["--json"]].concat());
+    assert_eq!(record["bench"], "qdp-decide");
+    assert!((row(&record, "decide_places")["ratio"].as_f64().unwrap() - 1.233).abs() < 0.001);
+    assert_eq!(row(&record, "decide_gain")["how"], "modelled");
+    assert!(record["options"]["decide"].as_str().unwrap().starts_with("Both"), "{record}");
+    let flat = [&decide[..], &["--machine", "skylake-8180-snc-off"]].concat();
+    fails(&flat, FAILURE, &["cannot decide", "no faster memory"]);
+    fails(&[&decide[..], &["--near", "0", "--other", "0"]].concat(), FAILURE, &["at the same time"]);
+    fails(&[&decide[..], &MODEL, &["--groups", "4,8"]].concat(), USAGE, &["one value"]);
+}
+
 /// The baseline runs first in any order of variants.
 #[test]
 fn the_speed_up_is_not_lost() {

@@ -22,6 +22,7 @@
 mod axes;
 mod columns;
 mod cores;
+mod decide;
 mod modelled;
 mod published;
 mod query;
@@ -30,6 +31,7 @@ mod threads;
 use std::sync::Arc;
 
 pub use axes::Axes;
+pub use decide::{Cause, Verdict, decide};
 use memferry::model::ModelError;
 use memferry::topology::Machine;
 pub use published::published;

@@ -3,6 +3,7 @@ use memferry::mover::{DsaEngine, DsaOptions};
 use memferry::topology::NodeId;
 
 use super::*;
+use crate::harness::Provenance;
 use crate::model::scenario;
 
 const XEON_MAX: &str = "xeon-max-9468-2s-flat";
@@ -91,6 +92,20 @@ fn a_barrier_waits_for_copies_in_the_model_too() {
     assert_eq!(value(&taken, Metric::HIT_RATE), Some(1.0));
     assert!(value(&taken, Metric::SCAN_B) > value(&taken, Metric::SCAN_A));
     assert_eq!(published(&query, Metric::TOTAL), None);
+}
+
+/// The whole measured gain of 1.23 is that of the columns' places in the model, which sees a further gain of copies.
+#[test]
+fn the_model_attributes_the_gain_to_the_places() {
+    let qdp = Qdp::on_model(xeon_max()).unwrap();
+    let query = query(&qdp, true, Variant::Baseline);
+    let verdict = decide(&qdp, &query, QueryRuns { warm_ups: 0, runs: 1 }, Provenance::Modelled).unwrap();
+    assert!((verdict.places.value / 1.23 - 1.0).abs() < 0.01, "{verdict}");
+    assert_eq!(verdict.cause, Cause::Both, "{verdict}");
+    assert!((verdict.gain.value / verdict.places.value / verdict.copies.value - 1.0).abs() < 1e-9);
+    let nodes = Nodes { near: None, ..query.nodes };
+    let without = decide(&qdp, &Query { nodes, ..query }, QueryRuns::QUICK, Provenance::Modelled);
+    assert!(matches!(without, Err(Skipped::Cannot(why)) if why.contains("no faster memory")));
 }
 
 /// On any machine. Every run checks its answer.

@@ -3,11 +3,11 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use memferry::topology::NodeId;
 use memferry_bench::dsa::device_provenance;
-use memferry_bench::harness::{Provenance, median};
-use memferry_bench::papers::qdp::{Axes, Nodes, Qdp, Query, QueryRuns, Variant, published};
+use memferry_bench::harness::{Provenance, Record, median};
+use memferry_bench::papers::qdp::{Axes, Nodes, Qdp, Query, QueryRuns, Variant, decide, published};
 use memferry_bench::papers::{Measurement, Metric, Skipped};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,9 +17,10 @@ use super::options::{On, place};
 use super::row::PaperRow;
 use super::session::{RunArguments, Session};
 use super::values::{Word, counted, named, values};
-use crate::bench::BUILD_PROFILE;
+use crate::bench::{BUILD_PROFILE, start_record};
 use crate::error::usage;
 use crate::options::size_bytes;
+use crate::output::wrapped;
 use crate::topology;
 
 /// The papers' query, SELECT sum(b) WHERE a < x: column b in DDR, in faster memory, copied there meanwhile, and the
@@ -30,6 +31,11 @@ pub(crate) struct Arguments {
     options: Options,
     #[command(flatten)]
     run: RunArguments,
+    /// Decides what the gain of distributed prefetching comes from: runs baseline, distributed-alone and distributed in
+    /// turns [default of --iterations: 15; 3 with --quick], and prints a verdict. Needs a faster memory and another one
+    /// of home's kind.
+    #[arg(long, conflicts_with_all = ["variants", "restart"])]
+    decide: bool,
 }
 
 /// Options of the command line and of a file.
@@ -184,6 +190,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let effort = options.effort(on)?;
     let qdp = qdp(on, &options)?;
     let axes = options.axes(&qdp, on == On::Model)?;
+    if arguments.decide {
+        return decided(&qdp, &axes, on, arguments, &options, out);
+    }
     let queries = axes.queries();
     let mut session = Session::begin(
         "qdp",
@@ -215,6 +224,37 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         },
     )?;
     session.end(arguments.run.keep.json, out)
+}
+
+/// `--decide`.
+fn decided(
+    qdp: &Qdp,
+    axes: &Axes,
+    on: On,
+    arguments: &Arguments,
+    options: &Options,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let keep = &arguments.run.keep;
+    let directory = keep.directory(options.quick)?;
+    let runs = match (on, options.quick) {
+        (On::Model, _) => 1,
+        (_, quick) => options.iterations.unwrap_or(if quick { 3 } else { 15 }),
+    };
+    let effort = QueryRuns { runs, ..options.effort(on)? };
+    let queries = Axes { variants: vec![Variant::Baseline], ..axes.clone() }.queries();
+    let [query] = &queries[..] else {
+        return Err(usage("--decide runs one query; give each option one value"));
+    };
+    let verdict = decide(qdp, query, effort, provenance(on)).map_err(|why| match why {
+        Skipped::Cannot(why) => anyhow!("this machine cannot decide it: {why}"),
+        Skipped::Failed(error) => anyhow::Error::from_boxed(error),
+    })?;
+    let mut noted = options.record(on, axes, effort);
+    noted["decide"] = verdict.to_string().into();
+    let record = start_record("qdp-decide", qdp.machine().as_ref().clone(), 19, noted);
+    keep.finish(&Record { rows: verdict.rows.clone(), ..record }, directory, out)?;
+    if keep.json { Ok(()) } else { Ok(write!(out, "\n{}", wrapped(&verdict.to_string(), 0))?) }
 }
 
 fn qdp(on: On, options: &Options) -> Result<Qdp> {
