@@ -105,6 +105,35 @@ impl List {
             hardware.copy_rate(&(0..count).collect::<Vec<_>>(), Endpoints::default()).unwrap_or(0.0) / 1e9
         };
         self.statement("linear up to four devices", &["K049"], (devices(4) / devices(1) - 4.0).abs() < 0.2);
+        // Figure 10: the largest size of which 32 copies of each device (K026) fit into the two of 15 ways of the last-level
+        // cache (K019) that devices may write to.
+        let share = self.published("K019") * 1e6 * 2.0 / 15.0;
+        let in_flight = self.published("K026");
+        let fits = |count: f64, size: f64| count * in_flight * size <= share;
+        for count in [3.0, 4.0] {
+            let sizes = (0..20).map(|power| kib * f64::from(1 << power));
+            let largest = sizes.take_while(|&size| fits(count, size)).last().unwrap_or(0.0);
+            self.figure(
+                &format!("size beyond which {count} devices slow down"),
+                &["K050"],
+                largest / kib,
+                "KB",
+            )
+            .unexplained = (count == 3.0)
+                .then_some("by the cache's ways alone, three devices have room for one size more");
+        }
+        // Appendix A: programs that do little but copy gain at most what a device is faster than a core.
+        let faster = costs.device_rate() / (kib * kib / costs.core_s(kib * kib));
+        for (name, row) in [
+            ("libfabric Pingpong", "K086"),
+            ("libfabric RMA", "K087"),
+            ("OSU MPI, 2 ranks", "K088"),
+            ("OSU MPI, 4 ranks", "K089"),
+            ("OSU MPI, 8 ranks", "K090"),
+        ] {
+            self.figure(&format!("most that {name} gains"), &[row], faster, "x").unexplained =
+                (row == "K087").then_some("RMA does more than copying, and how much is not printed");
+        }
         const LEAKY: &str =
             "writes beyond the share of the last-level cache that devices have, which the model lacks";
         self.figure("three devices beyond 64 KB", &["K051"], devices(3), "GB/s").unexplained = Some(LEAKY);

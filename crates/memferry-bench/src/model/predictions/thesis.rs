@@ -90,6 +90,10 @@ impl List {
         let single = average(Route::Single)?;
         let (two, four, eight) = (average(Route::PushPull)?, average(Route::Socket)?, average(Route::All)?);
         self.figure("one device", &["F021", "F038", "F049"], single, "GiB/s").is_fit = true;
+        self.context = &["F021"];
+        let remote = rate(Route::Single, 15)? / rate(Route::Single, 8)?;
+        self.statement("one device as fast to remote memory", &["K042"], (0.95..1.05).contains(&remote));
+        self.context = &["F021", "F072", "F084"];
         self.figure("peak of several devices", &["F048"], four.max(eight), "GiB/s");
         self.push("eight devices to node 15", &["F052"], rate(Route::All, 15)?, (64.0, 65.56), "GiB/s");
         self.figure("smart copy to node 15", &["D035"], rate(Route::Smart, 15)?, "GiB/s").unexplained =
