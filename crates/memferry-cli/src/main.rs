@@ -3,6 +3,7 @@
 //! Each subcommand is a module with `Arguments` and a function `run` that writes to the given output. An error is one
 //! sentence on standard error; [`error`] has the exit statuses.
 
+mod advise;
 mod bench;
 mod calibrate;
 mod canvas;
@@ -54,6 +55,7 @@ enum Command {
     Doctor(doctor::Arguments),
     Sql(sql::Arguments),
     Sim(sim::Arguments),
+    Advise(advise::Arguments),
     Calibrate(calibrate::Arguments),
     Emulate(emulate::Arguments),
     Bench(bench::Arguments),
@@ -93,6 +95,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<u8> {
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
         Command::Sim(arguments) => sim::run(arguments, out),
+        Command::Advise(arguments) => advise::run(arguments, out),
         Command::Calibrate(arguments) => calibrate::run(arguments, out),
         Command::Emulate(arguments) => emulate::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),

@@ -1,6 +1,8 @@
-//! The model beside what was published: predictions of published figures, how its parameters were found, and scenarios.
+//! The model beside what was published: predictions of published figures, how its parameters were found, scenarios, and
+//! advice about devices.
 
 mod calibrate;
+mod devices;
 mod dispositions;
 mod held_out;
 mod predictions;
@@ -10,6 +12,7 @@ mod tables;
 mod validate;
 
 pub use calibrate::{Calibrated, kuper, thesis};
+pub use devices::{DeviceAdvice, Shape, StreamAdvice, Thresholds, Workload};
 pub use dispositions::{Disposition, Why};
 pub use held_out::{draw_held_out, held_out};
 pub use predictions::Prediction;

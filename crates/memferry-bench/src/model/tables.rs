@@ -13,7 +13,7 @@ use crate::harness::Row;
 
 /// A size: a number of bytes, or a text with a unit.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Bytes(u64);
+pub(super) struct Bytes(pub(super) u64);
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {

@@ -1,5 +1,6 @@
 //! The tests of the command: linking one program takes less time than linking many.
 
+mod advise;
 mod bench_papers;
 mod bench_qdp;
 mod calibrate;
