@@ -25,3 +25,8 @@ pub use crate::topology::machine::Origin;
 pub use crate::topology::measured::Measured;
 pub use crate::topology::parameter::{Basis, Fact, Parameter};
 pub use crate::topology::recording::Recording;
+
+/// The asymmetric fence of the cache.
+pub mod barrier {
+    pub use crate::cache::barrier::*;
+}

@@ -12,9 +12,9 @@
 //! Source: membarrier(2); M. Desnoyers et al., "User-Level Implementations of Read-Copy Update", IEEE TPDS 23(2), 2012.
 
 #[cfg(memferry_loom)]
-pub(super) use model::{heavy, light};
+pub use model::{heavy, light};
 #[cfg(not(memferry_loom))]
-pub(super) use system::{heavy, light, prepare};
+pub use system::{heavy, light, prepare};
 
 #[cfg(not(memferry_loom))]
 mod system {
@@ -29,7 +29,7 @@ mod system {
 
     /// The reader's half.
     #[inline]
-    pub(in crate::cache) fn light() {
+    pub fn light() {
         // ORDERING: Relaxed: a thread that reads an old `UNKNOWN` runs a full fence, which matches both kinds of `heavy`.
         // `YES` is final, so a concurrent `heavy` asks the kernel.
         // Both fences pair with the one of `heavy`: of the store before and the load after each, one is seen.
@@ -41,7 +41,7 @@ mod system {
     }
 
     /// Asks the kernel once, before the first reader. Returns whether it runs the fences.
-    pub(in crate::cache) fn prepare() -> bool {
+    pub fn prepare() -> bool {
         let mut answer = KERNEL_FENCES.load(Ordering::Relaxed);
         if answer == UNKNOWN {
             let agrees = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
@@ -56,7 +56,7 @@ mod system {
     ///
     /// It fails only if a seccomp filter forbids the system call after it was allowed once.
     #[must_use]
-    pub(in crate::cache) fn heavy() -> bool {
+    pub fn heavy() -> bool {
         if prepare() {
             return membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
         }
@@ -116,12 +116,12 @@ mod system {
 mod model {
     use loom::sync::atomic::{Ordering, fence};
 
-    pub(in crate::cache) fn light() {
+    pub fn light() {
         // ORDERING: SeqCst pairs with `heavy`.
         fence(Ordering::SeqCst);
     }
 
-    pub(in crate::cache) fn heavy() -> bool {
+    pub fn heavy() -> bool {
         // ORDERING: SeqCst pairs with `light`.
         fence(Ordering::SeqCst);
         true

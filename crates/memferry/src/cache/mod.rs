@@ -44,7 +44,8 @@
 //! owner instead of their address, and invalidates all overlapping entries.
 
 mod access;
-mod barrier;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod barrier;
 mod builder;
 #[allow(unsafe_code)]
 mod directory;

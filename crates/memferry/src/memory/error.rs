@@ -186,6 +186,9 @@ pub enum MemoryError {
     },
 }
 
+/// The "call" of errors of a [`PoolMemory`](super::PoolMemory).
+pub(super) const SUPPLIER: &str = "the supplier of the pool";
+
 impl MemoryError {
     pub(super) fn refused(call: &'static str, size_bytes: usize, source: io::Error) -> MemoryError {
         let advice = match call {
@@ -193,6 +196,7 @@ impl MemoryError {
                 "request less, or raise the limits (ulimit -v, vm.overcommit_memory, vm.max_map_count; after mlockall \
                  also ulimit -l)"
             }
+            SUPPLIER => "request less, or supply more memory",
             "madvise" => "request less, or free some memory",
             "mbind" => "the node must be online and allowed: see Mems_allowed_list in /proc/self/status",
             _ => {

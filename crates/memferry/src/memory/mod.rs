@@ -84,4 +84,4 @@ pub use error::MemoryError;
 pub use mapping::{HugePages, Mapping, MappingOptions};
 pub use moving::Moved;
 pub use placement::Placement;
-pub use pool::{Block, Pool, PoolStats};
+pub use pool::{Block, Pool, PoolMemory, PoolStats};

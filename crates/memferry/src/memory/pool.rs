@@ -17,6 +17,7 @@ mod ledger;
 mod loom_pool;
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
@@ -27,6 +28,7 @@ use memferry_dsa::internals::fork::PerProcess;
 
 use self::ledger::{Backing, Ledger};
 use super::binding::allowed_now;
+use super::error::SUPPLIER;
 use super::reservation::Reservation;
 use super::syscall::page_bytes;
 use super::{Binding, HugePages, MemoryError};
@@ -49,6 +51,8 @@ struct Shared {
     machine: Arc<Machine>,
     node: NodeId,
     budget_bytes: usize,
+    /// The source of the memory, if not the kernel.
+    memory: Option<Arc<dyn PoolMemory>>,
     /// For the ledger of a forked child. Written by [`Pool::keep_idle`], relaxed.
     idle_bytes_max: AtomicUsize,
     ledger: PerProcess<Arc<PoolLedger>>,
@@ -57,21 +61,91 @@ struct Shared {
 /// A pool in one process. The bytes of a block belong to the block; the ledger holds the rest.
 type PoolLedger = Ledger<Reserved>;
 
-/// Addresses backed by memory of `machine`.
-struct Reserved {
-    machine: Arc<Machine>,
-    addresses: Reservation,
+/// The memory of a pool in one process.
+enum Reserved {
+    /// Addresses backed by memory of the machine.
+    Mapped(Arc<Machine>, Reservation),
+    Supplied(Supplied),
+}
+
+impl Reserved {
+    fn start(&self) -> NonNull<u8> {
+        match self {
+            Reserved::Mapped(_, addresses) => addresses.start(),
+            Reserved::Supplied(supplied) => supplied.start,
+        }
+    }
 }
 
 impl Backing for Reserved {
     unsafe fn commit(&self, bytes: Range<usize>) -> Result<(), MemoryError> {
-        // SAFETY: passed on to the caller.
-        unsafe { self.addresses.commit(&self.machine, bytes) }
+        match self {
+            // SAFETY: passed on to the caller.
+            Reserved::Mapped(machine, addresses) => unsafe { addresses.commit(machine, bytes) },
+            Reserved::Supplied(supplied) => {
+                // Initialises the bytes, and populates the pages by the memory policy of the supplier.
+                // SAFETY: the range is in the supplied memory, and the caller promises that nobody else uses it.
+                unsafe { supplied.start.add(bytes.start).write_bytes(0, bytes.len()) };
+                Ok(())
+            }
+        }
     }
 
     unsafe fn discard(&self, bytes: Range<usize>) -> bool {
-        // SAFETY: passed on to the caller.
-        unsafe { self.addresses.discard(bytes) }.is_ok()
+        match self {
+            // SAFETY: passed on to the caller.
+            Reserved::Mapped(_, addresses) => unsafe { addresses.discard(bytes) }.is_ok(),
+            // The supplier decides what happens to its pages.
+            Reserved::Supplied(_) => false,
+        }
+    }
+}
+
+/// A source of memory for a [`Pool`], such as the allocator of a program.
+///
+/// # Safety
+/// `allocate` returns readable and writable memory of `size_bytes` that nobody else uses until `free`.
+pub unsafe trait PoolMemory: Send + Sync + 'static {
+    /// Allocates `size_bytes` on `node`, with any alignment; `None` if there is no memory.
+    fn allocate(&self, node: NodeId, size_bytes: usize) -> Option<NonNull<u8>>;
+
+    /// Frees memory of `allocate`, on any thread.
+    ///
+    /// # Safety
+    /// `start` and `size_bytes` are those of one `allocate`, and nobody uses the memory any more.
+    unsafe fn free(&self, start: NonNull<u8>, size_bytes: usize);
+}
+
+/// Memory of a [`PoolMemory`], freed on drop.
+struct Supplied {
+    memory: Arc<dyn PoolMemory>,
+    allocated: NonNull<u8>,
+    size_bytes: usize,
+    /// The first whole page.
+    start: NonNull<u8>,
+}
+
+// SAFETY: the memory is this value's own, and `PoolMemory` frees it on any thread.
+unsafe impl Send for Supplied {}
+// SAFETY: a shared reference gives out addresses only; `commit` states its requirements.
+unsafe impl Sync for Supplied {}
+
+impl Supplied {
+    fn new(memory: Arc<dyn PoolMemory>, node: NodeId, budget_bytes: usize) -> Result<Supplied, MemoryError> {
+        let refused = || MemoryError::refused(SUPPLIER, budget_bytes, io::ErrorKind::OutOfMemory.into());
+        let size_bytes = budget_bytes.checked_add(page_bytes()).ok_or_else(refused)?;
+        let allocated = memory.allocate(node, size_bytes).ok_or_else(refused)?;
+        let offset = allocated.align_offset(page_bytes());
+        // SAFETY: the offset is below a page, by which the memory is larger than the budget.
+        let start = unsafe { allocated.add(offset) };
+        Ok(Supplied { memory, allocated, size_bytes, start })
+    }
+}
+
+impl Drop for Supplied {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new`; the ledger, which every block keeps, is being dropped.
+        unsafe { self.memory.free(self.allocated, self.size_bytes) };
     }
 }
 
@@ -104,6 +178,31 @@ impl Pool {
     /// [`NotAllowed`](MemoryError::NotAllowed), [`BudgetTooLarge`](MemoryError::BudgetTooLarge) above the
     /// memory of the node.
     pub fn new(machine: Arc<Machine>, node: NodeId, budget_bytes: usize) -> Result<Pool, MemoryError> {
+        Pool::make(machine, node, budget_bytes, None)
+    }
+
+    /// Like [`new`](Pool::new), with memory from `memory` instead of the kernel.
+    ///
+    /// The budget and one page more are allocated at once, here, and freed after the last block: the pool divides the
+    /// memory. Pages are written with the first block in their chunk. A forked child allocates again, with its first block.
+    ///
+    /// # Errors
+    /// Those of [`new`](Pool::new); [`Refused`](MemoryError::Refused) if `memory` has none.
+    pub fn with_memory(
+        machine: Arc<Machine>,
+        node: NodeId,
+        budget_bytes: usize,
+        memory: Arc<dyn PoolMemory>,
+    ) -> Result<Pool, MemoryError> {
+        Pool::make(machine, node, budget_bytes, Some(memory))
+    }
+
+    fn make(
+        machine: Arc<Machine>,
+        node: NodeId,
+        budget_bytes: usize,
+        memory: Option<Arc<dyn PoolMemory>>,
+    ) -> Result<Pool, MemoryError> {
         let budget_bytes = budget_bytes - budget_bytes % page_bytes();
         let binding = Binding::Bind(node);
         // Checked before the budget: a lower one does not help on such a node.
@@ -117,6 +216,7 @@ impl Pool {
             machine,
             node,
             budget_bytes,
+            memory,
             idle_bytes_max: AtomicUsize::new(IDLE_BYTES_MAX),
             ledger: PerProcess::new(),
         };
@@ -135,7 +235,7 @@ impl Pool {
         let ledger = self.shared.ledger()?;
         let bytes = ledger.allocate(size_bytes)?;
         // SAFETY: the ledger allocated `bytes`, so they lie inside its addresses, which it keeps mapped.
-        let start = unsafe { ledger.backing().addresses.start().add(bytes.start) };
+        let start = unsafe { ledger.backing().start().add(bytes.start) };
         Ok(Block { ledger: ledger.clone(), start, bytes, size_bytes })
     }
 
@@ -193,10 +293,15 @@ impl Shared {
     /// The ledger of this process; a forked child makes its own with the first block.
     fn ledger(&self) -> Result<&Arc<PoolLedger>, MemoryError> {
         self.ledger.get_or_try_init(|| {
-            let Shared { machine, node, budget_bytes, .. } = self;
-            let binding = Binding::Bind(*node);
-            let addresses = Reservation::new(machine, *budget_bytes, binding, HugePages::Advised)?;
-            let backing = Reserved { machine: machine.clone(), addresses };
+            let Shared { machine, node, budget_bytes, memory, .. } = self;
+            let backing = match memory {
+                Some(memory) => Reserved::Supplied(Supplied::new(memory.clone(), *node, *budget_bytes)?),
+                None => {
+                    let binding = Binding::Bind(*node);
+                    let addresses = Reservation::new(machine, *budget_bytes, binding, HugePages::Advised)?;
+                    Reserved::Mapped(machine.clone(), addresses)
+                }
+            };
             // ORDERING: Relaxed, no partner: see `keep_idle`.
             let idle_bytes_max = self.idle_bytes_max.load(Ordering::Relaxed);
             Ok(Arc::new(Ledger::new(backing, *node, *budget_bytes, idle_bytes_max)))

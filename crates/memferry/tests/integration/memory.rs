@@ -2,12 +2,15 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use memferry::internals::{interleave_weights, nodes_of_pages};
-use memferry::memory::{Binding, Block, HugePages, Mapping, MappingOptions, MemoryError, Placement, Pool};
+use memferry::memory::{
+    Binding, Block, HugePages, Mapping, MappingOptions, MemoryError, Placement, Pool, PoolMemory,
+};
 use memferry::topology::{Machine, NodeId, NodeSet};
 use memferry_testing::{Needs, skip};
 use proptest::prelude::*;
@@ -715,4 +718,47 @@ fn work(pool: &Pool, mut seed: u64, tag: u8) -> u64 {
         }
     }
     refused
+}
+
+/// A supplier with one slab, which is never aligned to pages.
+#[derive(Default)]
+struct Slab {
+    freed_bytes: AtomicUsize,
+    is_empty: bool,
+}
+
+const SKEW: usize = 64;
+
+// SAFETY: `allocate` leaks a new vector.
+unsafe impl PoolMemory for Slab {
+    fn allocate(&self, node: NodeId, size_bytes: usize) -> Option<NonNull<u8>> {
+        assert_eq!(node, NodeId(1));
+        let skewed = Vec::leak(vec![0xA5_u8; size_bytes + SKEW]);
+        (!self.is_empty).then(|| NonNull::from(&mut skewed[SKEW]))
+    }
+
+    unsafe fn free(&self, start: NonNull<u8>, size_bytes: usize) {
+        assert_ne!(start.as_ptr().addr() % PAGE, 0);
+        self.freed_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn pools_divide_supplied_memory_and_return_it_after_the_last_block() {
+    let machine = Arc::new(Machine::two_tiers().unwrap());
+    let slab = Arc::new(Slab::default());
+    let pool = Pool::with_memory(machine.clone(), NodeId(1), 2 * PAGE, slab.clone()).unwrap();
+    let mut blocks = [pool.allocate(PAGE).unwrap(), pool.allocate(1).unwrap()];
+    assert!(matches!(pool.allocate(1), Err(PoolError::Full { .. })));
+    assert!(blocks.iter().all(|block| block.as_ptr().addr() % PAGE == 0 && block.as_slice()[0] == 0));
+    blocks[0].as_mut_slice().fill(7);
+    assert_eq!(blocks[1].as_slice(), [0]);
+    drop(pool);
+    assert_eq!(slab.freed_bytes.load(Ordering::Relaxed), 0);
+    drop(blocks);
+    assert_eq!(slab.freed_bytes.load(Ordering::Relaxed), 3 * PAGE);
+
+    let none = Arc::new(Slab { is_empty: true, ..Slab::default() });
+    let error = Pool::with_memory(machine, NodeId(1), 2 * PAGE, none).unwrap_err().to_string();
+    assert!(error.contains("supplier of the pool") && error.contains("supply more memory"), "{error}");
 }
