@@ -8,6 +8,7 @@ mod api;
 mod asan;
 mod background;
 mod binaries;
+mod c_library;
 mod ci;
 mod docs;
 mod fuzz;
@@ -39,6 +40,8 @@ usage: cargo xtask CHORE
   docs           runs the shell blocks of the README, the guides and the command pages
   api [--write | --check] [CRATE...]  prints the public API of the libraries, or keeps or compares it in docs/api
   packages       makes the package of each crate, and builds the packages of the light crates
+  c-header --write|--check  makes memferry.h of the C library from its crate, or compares it
+  install-c --prefix DIR [--debug]  builds and installs the C library, for pkg-config and CMake
   lines          lines of code by crate, without tests, comments and blank lines
   asan           tests of cache, mover and pools under AddressSanitizer, leaks included (nightly)
   tsan           tests of code that shares by atomics under ThreadSanitizer (nightly)
@@ -69,6 +72,8 @@ fn main() -> ExitCode {
         ("docs", []) => docs::run(),
         ("api", _) => api::run(rest),
         ("packages", []) => packages::run(),
+        ("c-header", _) => c_library::header(rest),
+        ("install-c", _) => c_library::install(rest),
         ("lines", []) => lines::run(),
         ("asan", []) => asan::run(),
         ("tsan", []) => tsan::run(),

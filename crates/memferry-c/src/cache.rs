@@ -1,0 +1,722 @@
+//! The cache, in the form of the thesis: access by address and size, policies and memory of the caller.
+//!
+//! Addresses become regions: explicit ones (`mf_cache_register`), otherwise one for each accessed (address, size), which
+//! `Invalidate`, `Flush` and `Clear` end. Unlike in the thesis, overlapping ranges are invalidated together, and budgets
+//! bound the memory.
+//!
+//! Source: A. C. Fürst, "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", TU Dresden 2024,
+//! chapter 4.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memferry::cache::{Access, Cache, Entry, Location, Region, RegionOwner, Request, Why, nearest_faster};
+use memferry::memory::{Pool, PoolMemory};
+use memferry::mover::{Consumer, Mover};
+use memferry::topology::{Machine, NodeId};
+
+use crate::error::{Error, mf_status};
+use crate::handles::{Object, insert, remove};
+use crate::machine::{MF_NO_NODE, check_out, mf_node, put};
+use crate::mover::mf_mover;
+use crate::operation::{MF_BLOCK_ON_FAULT, MF_INTO_CACHE, mf_route_value, route};
+use crate::thread::{Call, call, in_policy};
+
+/// A cache. 0 is none. Free it with `mf_cache_free`.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_cache {
+    /// The handle.
+    pub id: u64,
+}
+
+/// Registered bytes. 0 is none. Free it with `mf_region_free`.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_region {
+    /// The handle.
+    pub id: u64,
+}
+
+/// A held range of a cache: `CacheData` in the thesis. 0 is none. Free it with `mf_entry_free`.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_entry {
+    /// The handle.
+    pub id: u64,
+}
+
+/// The arguments of a policy. Unknown nodes are `MF_NO_NODE`.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_policy_request {
+    /// The node of the source.
+    pub source_node: mf_node,
+    /// The node whose CPUs will read.
+    pub requester: mf_node,
+    /// Size of the range.
+    pub size: usize,
+}
+
+/// Returns the node of a copy, which must have a budget, or `MF_NO_NODE` for no copy. Called on the accessing thread, also
+/// on hits. It must neither call the library nor throw.
+pub type mf_placement_policy =
+    Option<unsafe extern "C-unwind" fn(context: *mut c_void, request: *const mf_policy_request) -> mf_node>;
+
+/// Returns the engines of a copy, a value of `mf_route`. Called like a placement policy.
+pub type mf_copy_policy = Option<
+    unsafe extern "C-unwind" fn(context: *mut c_void, request: *const mf_policy_request) -> mf_route_value,
+>;
+
+/// Allocates memory on a node, or returns NULL. It must neither call the library nor throw.
+pub type mf_allocate =
+    Option<unsafe extern "C-unwind" fn(context: *mut c_void, node: mf_node, size: usize) -> *mut c_void>;
+
+/// Frees memory of `mf_allocate`, on any thread. It must neither call the library nor throw.
+pub type mf_deallocate =
+    Option<unsafe extern "C-unwind" fn(context: *mut c_void, memory: *mut c_void, size: usize)>;
+
+/// Memory for near copies on a node.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_budget {
+    /// The node.
+    pub node: mf_node,
+    /// Bytes, at least a page.
+    pub bytes: usize,
+}
+
+/// Flag of an access: return an entry that is there, and start nothing. Otherwise the entry is `{0}`.
+pub const MF_ACCESS_WEAK: u32 = 64;
+/// Flag of a cache or an entry: `mf_entry_wait_on_completion` looks once and returns `MF_PENDING`.
+pub const MF_WAIT_WEAK: u32 = 128;
+/// Flag of an access: `requester` is given.
+pub const MF_REQUESTER: u32 = 256;
+/// Flag of an access: `near_node` is given, in place of the placement policy.
+pub const MF_NEAR_NODE: u32 = 512;
+
+const CACHE_FLAGS: u32 = MF_BLOCK_ON_FAULT | MF_INTO_CACHE | MF_WAIT_WEAK;
+const ACCESS_FLAGS: u32 = CACHE_FLAGS | MF_ACCESS_WEAK | MF_REQUESTER | MF_NEAR_NODE;
+
+/// Options of a cache. At least one budget.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_cache_options {
+    /// The nodes of near copies.
+    pub budgets: *const mf_budget,
+    /// Number of budgets.
+    pub budgets_count: usize,
+    /// Flags that accesses and entries inherit: `MF_BLOCK_ON_FAULT`, `MF_INTO_CACHE`, `MF_WAIT_WEAK`.
+    pub flags: u32,
+    /// The placement policy; NULL for the nearest faster node than the source or, if these are unknown, the first budget.
+    pub placement: mf_placement_policy,
+    /// The copy policy; NULL for the route of the mover.
+    pub copy_policy: mf_copy_policy,
+    /// The memory of near copies; NULL for the library's own. Both or none. Called once for each budget.
+    pub allocate: mf_allocate,
+    /// The counterpart of `allocate`, called after the last use of the memory.
+    pub deallocate: mf_deallocate,
+    /// Passed to all callbacks. Valid until `mf_cache_free` and, with `deallocate`, its last call.
+    pub context: *mut c_void,
+}
+
+/// Options of an access. All zero: those of the cache.
+#[derive(Copy, Clone, Debug, Default)]
+#[repr(C)]
+pub struct mf_access {
+    /// Flags, such as `MF_ACCESS_WEAK`, in addition to those of the cache.
+    pub flags: u32,
+    /// The node whose CPUs will read, with `MF_REQUESTER`.
+    pub requester: mf_node,
+    /// The node of the copy, with `MF_NEAR_NODE`.
+    pub near_node: mf_node,
+    /// A value of `mf_route`, in place of the copy policy.
+    pub route: mf_route_value,
+}
+
+/// Where bytes are, and why.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum mf_place {
+    /// In the near copy.
+    MF_NEAR = 0,
+    /// At the source, until the copy in flight is ready.
+    MF_SOURCE_IN_FLIGHT = 1,
+    /// At the source: the copy failed.
+    MF_SOURCE_FAILED = 2,
+    /// At the source: the budget is in use.
+    MF_SOURCE_NO_ROOM = 3,
+    /// At the source: the placement policy named no node.
+    MF_SOURCE_NOT_PLACED = 4,
+    /// At the source: the range has no bytes.
+    MF_SOURCE_EMPTY = 5,
+}
+
+/// The location of an entry's bytes.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_location {
+    /// The bytes. Readable until the entry is freed.
+    pub data: *const c_void,
+    /// Their number.
+    pub size: usize,
+    /// Where they are.
+    pub place: mf_place,
+    /// The node of a near copy, else `MF_NO_NODE`.
+    pub node: mf_node,
+}
+
+/// Counters of a cache.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_cache_stats {
+    /// Accesses.
+    pub accesses: u64,
+    /// Accesses that found a ready copy.
+    pub hits_ready: u64,
+    /// Accesses that found a copy in flight.
+    pub hits_in_flight: u64,
+    /// Accesses that started a copy.
+    pub misses: u64,
+    /// Accesses that found no room.
+    pub no_room: u64,
+    /// Evicted entries.
+    pub evictions: u64,
+    /// Failed copies.
+    pub failed: u64,
+    /// Bytes in use, of all budgets.
+    pub used_bytes: u64,
+}
+
+/// Bytes that belong to the caller.
+struct Foreign {
+    start: *const u8,
+    size: usize,
+}
+
+// SAFETY: the bytes do not belong to a thread.
+unsafe impl Send for Foreign {}
+// SAFETY: as above; they are only read.
+unsafe impl Sync for Foreign {}
+// SAFETY: the callers of `mf_cache_register` and `mf_cache_access` keep the bytes readable and unchanged while entries and
+// copies in flight read them, which `mf_region_free` and `mf_cache_invalidate` wait for.
+unsafe impl RegionOwner for Foreign {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: as above.
+        unsafe { slice::from_raw_parts(self.start, self.size) }
+    }
+}
+
+/// A cache with its regions by address.
+pub(crate) struct CCache {
+    pub(crate) cache: Cache,
+    flags: u32,
+    copy_policy: Option<Policy<mf_copy_policy>>,
+    regions: Mutex<Regions>,
+}
+
+/// Ranges of addresses with their regions.
+#[derive(Default)]
+struct Regions {
+    /// By first address; they do not overlap.
+    registered: BTreeMap<usize, Region>,
+    /// By first address and size.
+    implicit: BTreeMap<(usize, usize), Region>,
+}
+
+/// A callback and its context.
+struct Policy<F>(F, *mut c_void);
+
+// SAFETY: the caller passes a function and a context for any accessing thread.
+unsafe impl<F: Send> Send for Policy<F> {}
+// SAFETY: as above.
+unsafe impl<F: Sync> Sync for Policy<F> {}
+
+/// The caller's memory.
+struct Memory {
+    allocate: unsafe extern "C-unwind" fn(*mut c_void, mf_node, usize) -> *mut c_void,
+    deallocate: unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, usize),
+    context: *mut c_void,
+}
+
+// SAFETY: as for `Policy`.
+unsafe impl Send for Memory {}
+// SAFETY: as for `Policy`.
+unsafe impl Sync for Memory {}
+// SAFETY: `mf_cache_init` requires functions with the contract of malloc and free.
+unsafe impl PoolMemory for Memory {
+    fn allocate(&self, node: NodeId, size_bytes: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the function and context of the caller.
+        NonNull::new(in_policy(|| unsafe { (self.allocate)(self.context, node.0, size_bytes) }).cast())
+    }
+
+    unsafe fn free(&self, start: NonNull<u8>, size_bytes: usize) {
+        // SAFETY: as above, for memory of `allocate` that nobody uses any more.
+        in_policy(|| unsafe { (self.deallocate)(self.context, start.as_ptr().cast(), size_bytes) });
+    }
+}
+
+impl Object for CCache {
+    const KIND: u64 = 5;
+    const NAME: &'static str = "cache";
+}
+
+/// A registered region with its cache's list of regions.
+pub(crate) struct CRegion {
+    pub(crate) region: Region,
+    /// The handle of the cache, for the removal from its list.
+    cache: u64,
+}
+
+impl Object for CRegion {
+    const KIND: u64 = 6;
+    const NAME: &'static str = "region";
+}
+
+/// An entry with its flags.
+struct CEntry {
+    entry: Entry,
+    is_wait_weak: bool,
+}
+
+impl Object for CEntry {
+    const KIND: u64 = 7;
+    const NAME: &'static str = "entry";
+}
+
+impl Policy<mf_placement_policy> {
+    /// A placement policy of the cache.
+    fn place(&self, machine: &Machine, request: &Request<'_>) -> Option<NodeId> {
+        let Policy(Some(policy), context) = self else {
+            return match request.requester.or(request.source_node) {
+                Some(_) => nearest_faster(machine, request),
+                None => request.nodes.first().copied(),
+            };
+        };
+        let asked = policy_request(request.source_node, request.requester, request.size_bytes);
+        // SAFETY: the function and context of the caller.
+        let node = in_policy(|| unsafe { policy(*context, &asked) });
+        (node != MF_NO_NODE).then_some(NodeId(node))
+    }
+}
+
+fn policy_request(source: Option<NodeId>, requester: Option<NodeId>, size: usize) -> mf_policy_request {
+    let number = |node: Option<NodeId>| node.map_or(MF_NO_NODE, |node| node.0);
+    mf_policy_request { source_node: number(source), requester: number(requester), size }
+}
+
+impl CCache {
+    fn regions(&self) -> MutexGuard<'_, Regions> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The options of an access in Rust.
+    #[inline]
+    pub(crate) fn access(&self, options: &mf_access, region: &Region, size: usize) -> Result<Access, Error> {
+        if options.flags & !ACCESS_FLAGS != 0 {
+            return Err(unknown_flags(options.flags & !ACCESS_FLAGS));
+        }
+        let flags = self.flags | options.flags;
+        let node = |flag, node| (options.flags & flag != 0).then_some(NodeId(node));
+        let requester = node(MF_REQUESTER, options.requester);
+        let chosen = match (&self.copy_policy, options.route) {
+            (Some(Policy(Some(policy), context)), 0) => {
+                let asked = policy_request(region.home(), requester, size);
+                // SAFETY: the function and context of the caller.
+                in_policy(|| unsafe { policy(*context, &asked) })
+            }
+            (_, route) => route,
+        };
+        Ok(Access {
+            near: node(MF_NEAR_NODE, options.near_node),
+            requester,
+            route: if chosen == 0 { None } else { route(chosen)? },
+            consumer: if flags & MF_INTO_CACHE != 0 { Consumer::CoresSoon } else { Consumer::Unknown },
+            block_on_fault: flags & MF_BLOCK_ON_FAULT != 0,
+        })
+    }
+
+    /// The region that has these addresses, and the range in it. Makes one if there is none.
+    fn region_at(&self, start: usize, size: usize) -> (Region, Range<usize>) {
+        let mut regions = self.regions();
+        if let Some((first, region)) = regions.registered.range(..=start).next_back()
+            && start - first + size <= region.len()
+        {
+            return (region.clone(), start - first..start - first + size);
+        }
+        let region = regions.implicit.entry((start, size)).or_insert_with(|| {
+            self.cache.register(Foreign { start: ptr::with_exposed_provenance(start), size })
+        });
+        (region.clone(), 0..size)
+    }
+}
+
+fn unknown_flags(flags: u32) -> Error {
+    Error::argument(format!("flags {flags:#x} are not known here; set unused bits to 0"))
+}
+
+/// The addresses of the caller's data.
+fn addresses(data: *const c_void, size: usize) -> Result<Range<usize>, Error> {
+    if data.is_null() {
+        return Err(Error::argument("data is NULL; pass the address of the data"));
+    }
+    let start = data.expose_provenance();
+    match start.checked_add(size) {
+        Some(end) if size <= isize::MAX as usize => Ok(start..end),
+        _ => Err(Error::argument(format!("{size} bytes from {data:p} end behind the address space"))),
+    }
+}
+
+fn overlaps(one: &Range<usize>, start: usize, size: usize) -> bool {
+    start < one.end && one.start < start + size
+}
+
+/// Makes a cache: `Cache::Init`. The mover makes its copies.
+///
+/// # Safety
+/// `options` is NULL or valid with its arrays; its callbacks accept `context` on any thread; `allocate` and `deallocate`
+/// behave as malloc and free; `cache` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_cache_init(
+    mover: mf_mover,
+    options: *const mf_cache_options,
+    cache: *mut mf_cache,
+) -> mf_status {
+    call(|call| {
+        let mover = call.get::<Mover>(mover.id)?;
+        check_out(cache, "cache")?;
+        // SAFETY: promised by the caller.
+        let options = unsafe { options.as_ref() };
+        let options = options.ok_or_else(|| Error::argument("options is NULL; pass at least one budget"))?;
+        if options.flags & !CACHE_FLAGS != 0 {
+            return Err(unknown_flags(options.flags & !CACHE_FLAGS));
+        }
+        if options.budgets.is_null() && options.budgets_count > 0 {
+            return Err(Error::argument("budgets is NULL; pass an array"));
+        }
+        let memory: Option<Arc<dyn PoolMemory>> = match (options.allocate, options.deallocate) {
+            (Some(allocate), Some(deallocate)) => {
+                Some(Arc::new(Memory { allocate, deallocate, context: options.context }))
+            }
+            (None, None) => None,
+            _ => return Err(Error::argument("one of allocate and deallocate is NULL; pass both or none")),
+        };
+        let mut builder = Cache::builder(mover.clone());
+        for index in 0..options.budgets_count {
+            // SAFETY: promised by the caller.
+            let mf_budget { node, bytes } = unsafe { *options.budgets.add(index) };
+            builder = match &memory {
+                None => builder.budget(NodeId(node), bytes),
+                Some(memory) => {
+                    let machine = mover.machine().clone();
+                    builder.pool(Pool::with_memory(machine, NodeId(node), bytes, memory.clone())?)
+                }
+            };
+        }
+        let placement = Policy(options.placement, options.context);
+        let built = builder.placement(move |machine, request| placement.place(machine, request)).build()?;
+        let made = CCache {
+            cache: built,
+            flags: options.flags,
+            copy_policy: options.copy_policy.map(|policy| Policy(Some(policy), options.context)),
+            regions: Mutex::default(),
+        };
+        let id = insert(made)?;
+        // SAFETY: promised by the caller.
+        unsafe { put(cache, "cache", mf_cache { id }) }
+    })
+}
+
+/// Frees a cache. Waits for its copies, after which it no longer reads memory of the caller.
+///
+/// Held entries stay readable. `MF_BUSY` while another thread uses the cache or a thread has a view of it. Not in a
+/// completion callback.
+#[unsafe(no_mangle)]
+pub extern "C" fn mf_cache_free(cache: mf_cache) -> mf_status {
+    call(|call| {
+        call.may_block()?;
+        let cache = remove::<CCache>(cache.id, |_| None)?;
+        let regions = cache.regions();
+        regions.implicit.values().chain(regions.registered.values()).for_each(Region::drain);
+        Ok(())
+    })
+}
+
+/// Registers `size` bytes, mostly accessed in chunks of `chunk_size` (0: as a whole). Hits on chunks take no lock.
+///
+/// `node` is the node of the bytes, or `MF_NO_NODE`. The bytes stay readable and unchanged until `mf_region_free`, except
+/// between `mf_cache_invalidate` and the next access. Registered ranges do not overlap.
+///
+/// # Safety
+/// `data` is NULL or valid for reads of `size` bytes as described, `region` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_cache_register(
+    cache: mf_cache,
+    data: *const c_void,
+    size: usize,
+    chunk_size: usize,
+    node: mf_node,
+    region: *mut mf_region,
+) -> mf_status {
+    call(|call| {
+        let handle = cache.id;
+        let cache = call.get::<CCache>(handle)?;
+        check_out(region, "region")?;
+        let range = addresses(data, size)?;
+        let home = (node != MF_NO_NODE).then_some(NodeId(node));
+        if let Some(home) = home {
+            cache.cache.machine().node(home)?;
+        }
+        let mut regions = cache.regions();
+        let before = regions.registered.range(..range.end).next_back();
+        if let Some((&start, other)) = before
+            && (overlaps(&range, start, other.len()) || start == range.start)
+        {
+            let text = format!(
+                "a region of {} bytes at {start:#x} overlaps; free it first, or register both as one",
+                other.len()
+            );
+            return Err(Error::argument(text));
+        }
+        let made = cache.cache.register_chunked(Foreign { start: data.cast(), size }, home, chunk_size);
+        let id = insert(CRegion { region: made.clone(), cache: handle })?;
+        regions.registered.insert(range.start, made);
+        // SAFETY: promised by the caller.
+        unsafe { put(region, "region", mf_region { id }) }
+    })
+}
+
+/// Ends a region. Waits for its copies, after which the library no longer reads its bytes.
+///
+/// Near copies in held entries stay readable; entries that read from the source do not. Not in a completion callback.
+#[unsafe(no_mangle)]
+pub extern "C" fn mf_region_free(region: mf_region) -> mf_status {
+    call(|call| {
+        call.may_block()?;
+        let CRegion { region, cache } = *remove::<CRegion>(region.id, |_| None)?;
+        // Unless the cache was freed before.
+        if let Ok(cache) = call.get::<CCache>(cache) {
+            cache.regions().registered.retain(|_, other| other.id() != region.id());
+        }
+        region.drain();
+        Ok(())
+    })
+}
+
+/// Returns the bytes at `data` in the fastest memory that has them, and starts a copy if there is none: `Cache::Access`.
+///
+/// Never waits for a copy. A range of a registered region is looked up there. For other addresses, the pair of address and
+/// size is registered, until it is invalidated or the cache is flushed or cleared. NULL options are all zero. With
+/// `MF_ACCESS_WEAK` and nothing there, the entry is `{0}`.
+///
+/// # Safety
+/// `data` is valid for reads of `size` bytes, and unchanged, until it is invalidated or the cache is freed. `options` is
+/// NULL or valid, `entry` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_cache_access(
+    cache: mf_cache,
+    data: *const c_void,
+    size: usize,
+    options: *const mf_access,
+    entry: *mut mf_entry,
+) -> mf_status {
+    call(|call| {
+        let cache = call.get::<CCache>(cache.id)?;
+        check_out(entry, "entry")?;
+        // SAFETY: promised by the caller.
+        let options = unsafe { options.as_ref() }.copied().unwrap_or_default();
+        let addresses = addresses(data, size)?;
+        let (region, range) = cache.region_at(addresses.start, size);
+        let access = cache.access(&options, &region, size)?;
+        let found = if options.flags & MF_ACCESS_WEAK != 0 {
+            cache.cache.access_weak(&region, range, access)?
+        } else {
+            Some(cache.cache.access(&region, range, access)?)
+        };
+        let is_wait_weak = (cache.flags | options.flags) & MF_WAIT_WEAK != 0;
+        let id = found.map_or(Ok(0), |entry| insert(CEntry { entry, is_wait_weak }))?;
+        // SAFETY: promised by the caller.
+        unsafe { put(entry, "entry", mf_entry { id }) }
+    })
+}
+
+/// Removes all entries that overlap the range, and waits for copies from it: `Cache::Invalidate`. Not in a completion
+/// callback.
+///
+/// To change bytes: free the entries that read from the source, invalidate, change. Held near copies keep the old bytes.
+///
+/// # Safety
+/// None: the bytes are not read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_cache_invalidate(cache: mf_cache, data: *const c_void, size: usize) -> mf_status {
+    call(|call| {
+        call.may_block()?;
+        let cache = call.get::<CCache>(cache.id)?;
+        let range = addresses(data, size)?;
+        let mut regions = cache.regions();
+        let is_hit = |start: usize, region: &Region| overlaps(&range, start, region.len());
+        let mut changed = Vec::new();
+        for (&start, region) in regions.registered.range(..range.end) {
+            if is_hit(start, region) {
+                let from = range.start.saturating_sub(start);
+                let part = from..(range.end - start).min(region.len());
+                changed.push((region.clone(), part));
+            }
+        }
+        regions.implicit.retain(|&(start, size), region| {
+            let is_kept = !overlaps(&range, start, size);
+            if !is_kept {
+                changed.push((region.clone(), 0..size));
+            }
+            is_kept
+        });
+        drop(regions);
+        for (region, part) in changed {
+            cache.cache.invalidate(&region, part)?;
+            region.drain();
+        }
+        Ok(())
+    })
+}
+
+/// Removes all entries that nobody holds: `Cache::Flush`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mf_cache_flush(cache: mf_cache) -> mf_status {
+    call(|call| {
+        let cache = call.get::<CCache>(cache.id)?;
+        cache.cache.flush();
+        let nodes: Vec<NodeId> = cache.cache.stats().nodes.iter().map(|usage| usage.node).collect();
+        cache.regions().implicit.retain(|_, region| {
+            nodes.iter().any(|&node| cache.cache.near_bytes(region, node).is_ok_and(|bytes| bytes > 0))
+        });
+        Ok(())
+    })
+}
+
+/// Removes all entries and waits for copies in flight: `Cache::Clear`. Held entries stay readable. Not in a completion
+/// callback.
+#[unsafe(no_mangle)]
+pub extern "C" fn mf_cache_clear(cache: mf_cache) -> mf_status {
+    call(|call| {
+        call.may_block()?;
+        let cache = call.get::<CCache>(cache.id)?;
+        cache.cache.clear();
+        let implicit = std::mem::take(&mut cache.regions().implicit);
+        let registered: Vec<Region> = cache.regions().registered.values().cloned().collect();
+        implicit.values().chain(&registered).for_each(Region::drain);
+        Ok(())
+    })
+}
+
+/// Writes the counters of a cache.
+///
+/// # Safety
+/// `stats` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_cache_get_stats(cache: mf_cache, stats: *mut mf_cache_stats) -> mf_status {
+    call(|call| {
+        let counted = call.get::<CCache>(cache.id)?.cache.stats();
+        let counted = mf_cache_stats {
+            accesses: counted.accesses,
+            hits_ready: counted.hits_ready,
+            hits_in_flight: counted.hits_in_flight,
+            misses: counted.misses,
+            no_room: counted.no_room,
+            evictions: counted.evictions,
+            failed: counted.failed,
+            used_bytes: counted.nodes.iter().map(|usage| usage.used_bytes as u64).sum(),
+        };
+        // SAFETY: promised by the caller.
+        unsafe { put(stats, "stats", counted) }
+    })
+}
+
+fn entry<'a>(call: &'a Call, entry: mf_entry) -> Result<&'a CEntry, Error> {
+    call.get::<CEntry>(entry.id)
+}
+
+/// Waits until the copy is ready or has failed: `CacheData::WaitOnCompletion`. Where the bytes are then says
+/// `mf_entry_get_data_location`; they are readable without waiting, too.
+///
+/// With `MF_WAIT_WEAK`, in the options of the cache or of the access, it returns `MF_PENDING` instead of waiting. Not in a
+/// completion callback, unless weak.
+#[unsafe(no_mangle)]
+pub extern "C" fn mf_entry_wait_on_completion(entry: mf_entry) -> mf_status {
+    let mut is_pending = false;
+    let status = call(|call| {
+        let entry = self::entry(call, entry)?;
+        if entry.is_wait_weak {
+            is_pending = entry.entry.try_wait().is_none();
+        } else {
+            call.may_block()?;
+            entry.entry.wait();
+        }
+        Ok(())
+    });
+    if is_pending { mf_status::MF_PENDING } else { status }
+}
+
+/// Writes where the bytes are now: `CacheData::GetDataLocation`. They are always readable.
+///
+/// # Safety
+/// `location` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_entry_get_data_location(
+    entry: mf_entry,
+    location: *mut mf_location,
+) -> mf_status {
+    call(|call| {
+        let entry = &self::entry(call, entry)?.entry;
+        // The place first: afterwards the bytes can only become nearer.
+        let (place, bytes) = (entry.location(), entry.as_slice());
+        // SAFETY: promised by the caller.
+        unsafe { put(location, "location", mf_location::of(place, bytes)) }
+    })
+}
+
+impl mf_location {
+    pub(crate) fn of(location: Location, bytes: &[u8]) -> mf_location {
+        let (place, node) = match location {
+            Location::Near(node) => (mf_place::MF_NEAR, node.0),
+            Location::Source(why) => (mf_place::of(why), MF_NO_NODE),
+        };
+        mf_location { data: bytes.as_ptr().cast(), size: bytes.len(), place, node }
+    }
+}
+
+impl mf_place {
+    fn of(why: Why) -> mf_place {
+        match why {
+            Why::InFlight => mf_place::MF_SOURCE_IN_FLIGHT,
+            Why::NoRoom => mf_place::MF_SOURCE_NO_ROOM,
+            Why::NotPlaced => mf_place::MF_SOURCE_NOT_PLACED,
+            Why::Empty => mf_place::MF_SOURCE_EMPTY,
+            _ => mf_place::MF_SOURCE_FAILED,
+        }
+    }
+}
+
+/// Makes another handle of an entry: the copy constructor of `CacheData`.
+///
+/// # Safety
+/// `copy` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_entry_clone(entry: mf_entry, copy: *mut mf_entry) -> mf_status {
+    call(|call| {
+        check_out(copy, "copy")?;
+        let CEntry { entry, is_wait_weak } = self::entry(call, entry)?;
+        let id = insert(CEntry { entry: entry.clone(), is_wait_weak: *is_wait_weak })?;
+        // SAFETY: promised by the caller.
+        unsafe { put(copy, "copy", mf_entry { id }) }
+    })
+}
+
+/// Frees an entry. Its bytes must no longer be read through it. A copy in flight goes on.
+#[unsafe(no_mangle)]
+pub extern "C" fn mf_entry_free(entry: mf_entry) -> mf_status {
+    call(|_| remove::<CEntry>(entry.id, |_| None).map(drop))
+}
