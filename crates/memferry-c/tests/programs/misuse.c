@@ -1,0 +1,276 @@
+/* Misuse of handles, pointers and callbacks: refused, each with its status. */
+#define _GNU_SOURCE
+#include "../../examples/check.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define REFUSED(expected, call)                                                                     \
+    do {                                                                                            \
+        mf_status refused_status = (call);                                                          \
+        if (refused_status != (expected) || *mf_error_message() == 0) {                             \
+            fprintf(stderr, "%s:%d: %s instead of %s: %s\n", __FILE__, __LINE__,                    \
+                    mf_status_name((int)refused_status), mf_status_name(expected), mf_error_message()); \
+            exit(1);                                                                                \
+        }                                                                                           \
+    } while (0)
+
+enum { SIZE = 1 << 16, PAGE = 4096 };
+static unsigned char source[SIZE], target[SIZE];
+static mf_machine machine;
+static mf_mover mover;
+static mf_cache cache;
+
+static mf_operation copy_of(size_t size) {
+    return (mf_operation){.opcode = MF_COPY, .source = source, .target = target, .size = size};
+}
+
+static void handles(void) {
+    mf_mover other;
+    REFUSED(MF_INVALID_HANDLE, mf_mover_create((mf_machine){0}, NULL, &other));
+    REFUSED(MF_INVALID_HANDLE, mf_mover_create((mf_machine){mover.id}, NULL, &other)); /* another kind */
+    REFUSED(MF_INVALID_HANDLE, mf_mover_free((mf_mover){0x123456789abcdef3u}));
+    ENSURE(strstr(mf_error_message(), "is not a mover"));
+    CHECK(mf_mover_create(machine, NULL, &other));
+    CHECK(mf_mover_free(other));
+    REFUSED(MF_INVALID_HANDLE, mf_mover_free(other)); /* double free */
+    mf_mover again;
+    CHECK(mf_mover_create(machine, NULL, &again));    /* takes the slot of the freed one */
+    REFUSED(MF_INVALID_HANDLE, mf_mover_drain(other)); /* use after free */
+    CHECK(mf_mover_free(again));
+}
+
+static void arguments(void) {
+    mf_transfer transfer;
+    REFUSED(MF_INVALID_ARGUMENT, mf_machine_discover(NULL));
+    REFUSED(MF_NOT_FOUND, mf_machine_from_profile("no such machine", &(mf_machine){0}));
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, NULL, &transfer));
+    mf_operation copy = copy_of(SIZE);
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, &copy, NULL));
+    copy.source = NULL;
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, &copy, &transfer));
+    copy = copy_of(SIZE);
+    copy.target = source + 1;
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, &copy, &transfer));
+    copy = copy_of((size_t)-1);
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, &copy, &transfer));
+    copy = copy_of(SIZE);
+    copy.opcode = 0xff;
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, &copy, &transfer));
+    copy = copy_of(SIZE);
+    copy.flags = 1u << 31;
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, &copy, &transfer));
+    copy = copy_of(SIZE);
+    copy.route = 99;
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, &copy, &transfer));
+    mf_operation misaligned = {
+        .opcode = MF_DUALCAST, .source = source, .target = target, .target_2 = target + PAGE + 1, .size = 8};
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_run(mover, &misaligned, NULL));
+    /* A batch with a bad member starts nothing. */
+    mf_operation batch[2] = {copy_of(8), copy_of(8)};
+    mf_transfer transfers[2];
+    batch[1].source = NULL;
+    target[0] = 99;
+    REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit_batch(mover, batch, 2, transfers));
+    CHECK(mf_mover_drain(mover));
+    ENSURE(target[0] == 99 && strstr(mf_error_message(), "operation 1"));
+    copy = copy_of(0);
+    copy.source = copy.target = NULL;
+    CHECK(mf_mover_run(mover, &copy, NULL));
+    /* Caches. */
+    mf_region region, second;
+    REFUSED(MF_INVALID_ARGUMENT, mf_cache_init(mover, NULL, &(mf_cache){0}));
+    REFUSED(MF_INVALID_ARGUMENT, mf_cache_init(mover, &(mf_cache_options){.budgets = NULL}, &(mf_cache){0}));
+    REFUSED(MF_NOT_FOUND, mf_cache_register(cache, source, SIZE, 0, 77, &region));
+    CHECK(mf_cache_register(cache, source, SIZE, PAGE, MF_NO_NODE, &region));
+    REFUSED(MF_INVALID_ARGUMENT, mf_cache_register(cache, source + 1, 8, 0, MF_NO_NODE, &second));
+    mf_view view;
+    REFUSED(MF_INVALID_ARGUMENT, mf_cache_view(cache, region, SIZE, 1, NULL, &view));
+    REFUSED(MF_INVALID_ARGUMENT, mf_cache_view(cache, region, 1, (size_t)-1, NULL, &view));
+    REFUSED(MF_INVALID_ARGUMENT, mf_cache_view(cache, region, 0, 1, NULL, NULL));
+    CHECK(mf_region_free(region));
+    REFUSED(MF_INVALID_HANDLE, mf_cache_view(cache, region, 0, 1, NULL, &view));
+}
+
+/* Views. */
+static void *release(void *view) {
+    REFUSED(MF_INVALID_HANDLE, mf_view_release(view)); /* of another thread */
+    return NULL;
+}
+
+static void views(void) {
+    mf_region region;
+    mf_view view, copied;
+    CHECK(mf_cache_register(cache, source, SIZE, PAGE, MF_NO_NODE, &region));
+    CHECK(mf_cache_view(cache, region, 0, PAGE, NULL, &view));
+    pthread_t thread;
+    ENSURE(pthread_create(&thread, NULL, release, &view) == 0 && pthread_join(thread, NULL) == 0);
+    REFUSED(MF_BUSY, mf_cache_free(cache));
+    copied = view;
+    CHECK(mf_view_release(&view));
+    REFUSED(MF_INVALID_HANDLE, mf_view_release(&view));
+    REFUSED(MF_INVALID_HANDLE, mf_view_release(&copied));
+    REFUSED(MF_INVALID_HANDLE, mf_view_release(NULL));
+    mf_view many[64];
+    for (int i = 0; i < 64; i++) CHECK(mf_cache_view(cache, region, 0, PAGE, NULL, &many[i]));
+    REFUSED(MF_NO_MEMORY, mf_cache_view(cache, region, 0, PAGE, NULL, &view));
+    for (int i = 0; i < 64; i++) CHECK(mf_view_release(&many[i]));
+    CHECK(mf_region_free(region));
+}
+
+/* Callbacks that call back. */
+static atomic_int callbacks;
+static mf_transfer awaited;
+
+static void completed(void *context, const mf_result *result) {
+    ENSURE(result->status == MF_OK && context == &callbacks);
+    /* Starting an operation is allowed, waiting is not, and neither is a free of what the caller uses. */
+    REFUSED(MF_NOT_HERE, mf_mover_drain(mover));
+    mf_operation next = copy_of(PAGE);
+    REFUSED(MF_NOT_HERE, mf_mover_run(mover, &next, NULL));
+    if (atomic_fetch_add(&callbacks, 1) == 0) {
+        next.callback = completed;
+        next.context = context;
+        CHECK(mf_mover_submit(mover, &next, NULL));
+    }
+}
+
+static mf_node asks_the_library(void *context, const mf_policy_request *request) {
+    (void)request;
+    REFUSED(MF_NOT_HERE, mf_cache_flush(*(mf_cache *)context));
+    REFUSED(MF_NOT_HERE, mf_mover_drain(mover));
+    return 1;
+}
+
+static void callbacks_that_call_back(void) {
+    mf_operation copy = copy_of(PAGE);
+    copy.callback = completed;
+    copy.context = &callbacks;
+    CHECK(mf_mover_submit(mover, &copy, &awaited));
+    while (atomic_load(&callbacks) < 2) usleep(100);
+    CHECK(mf_transfer_wait(awaited, NULL));
+    CHECK(mf_mover_drain(mover));
+    while (mf_transfer_free(awaited) == MF_BUSY) usleep(100);
+    REFUSED(MF_INVALID_HANDLE, mf_transfer_free(awaited));
+
+    mf_cache strange;
+    mf_budget budget = {.node = 1, .bytes = 4 * PAGE};
+    mf_cache_options options = {
+        .budgets = &budget, .budgets_count = 1, .placement = asks_the_library, .context = &strange};
+    CHECK(mf_cache_init(mover, &options, &strange));
+    mf_entry entry;
+    CHECK(mf_cache_access(strange, source, PAGE, NULL, &entry));
+    CHECK(mf_entry_wait_on_completion(entry));
+    CHECK(mf_entry_free(entry));
+    CHECK(mf_cache_free(strange));
+}
+
+/* A signal handler that interrupts a call. */
+static atomic_int interrupted;
+
+static mf_node raises(void *context, const mf_policy_request *request) {
+    (void)context, (void)request;
+    raise(SIGUSR1);
+    return 1;
+}
+
+static void handler(int signal) {
+    (void)signal;
+    atomic_store(&interrupted, mf_mover_drain(mover) == MF_NOT_HERE);
+}
+
+static void signals(void) {
+    signal(SIGUSR1, handler);
+    mf_cache strange;
+    mf_budget budget = {.node = 1, .bytes = 4 * PAGE};
+    CHECK(mf_cache_init(
+        mover, &(mf_cache_options){.budgets = &budget, .budgets_count = 1, .placement = raises}, &strange));
+    mf_entry entry;
+    CHECK(mf_cache_access(strange, source, PAGE, NULL, &entry));
+    ENSURE(atomic_load(&interrupted));
+    CHECK(mf_entry_free(entry));
+    CHECK(mf_cache_free(strange));
+}
+
+/* A forked child uses inherited handles. */
+static void forks(void) {
+    mf_entry entry;
+    CHECK(mf_cache_access(cache, source, SIZE, NULL, &entry));
+    CHECK(mf_entry_wait_on_completion(entry));
+    pid_t child = fork();
+    if (child == 0) {
+        mf_location location;
+        CHECK(mf_entry_get_data_location(entry, &location));
+        ENSURE(memcmp(location.data, source, SIZE) == 0);
+        mf_operation copy = copy_of(SIZE);
+        CHECK(mf_mover_run(mover, &copy, NULL));
+        mf_entry own;
+        CHECK(mf_cache_access(cache, source, PAGE, NULL, &own));
+        CHECK(mf_entry_wait_on_completion(own));
+        CHECK(mf_entry_free(own));
+        _exit(0);
+    }
+    int status;
+    ENSURE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(mf_entry_free(entry));
+}
+
+/* Threads that free what others use. */
+static atomic_bool is_over;
+static mf_region shared_region;
+
+static void *reads(void *unused) {
+    (void)unused;
+    mf_view view;
+    while (!atomic_load(&is_over)) {
+        if (mf_cache_view(cache, (mf_region){__atomic_load_n(&shared_region.id, __ATOMIC_RELAXED)}, 0, PAGE, NULL,
+                          &view) != MF_OK) continue;
+        ENSURE(*(const unsigned char *)view.data == source[0]);
+        CHECK(mf_view_release(&view));
+    }
+    return NULL;
+}
+
+static void races(void) {
+    pthread_t thread;
+    CHECK(mf_cache_register(cache, source, SIZE, PAGE, MF_NO_NODE, &shared_region));
+    ENSURE(pthread_create(&thread, NULL, reads, NULL) == 0);
+    for (int i = 0; i < 1000; i++) {
+        mf_status status = mf_region_free(shared_region);
+        if (status == MF_OK) {
+            mf_region next;
+            CHECK(mf_cache_register(cache, source, SIZE, PAGE, MF_NO_NODE, &next));
+            __atomic_store_n(&shared_region.id, next.id, __ATOMIC_RELAXED);
+        } else {
+            ENSURE(status == MF_BUSY);
+        }
+    }
+    atomic_store(&is_over, true);
+    ENSURE(pthread_join(thread, NULL) == 0);
+    CHECK(mf_region_free(shared_region));
+}
+
+int main(void) {
+    memset(source, 7, SIZE);
+    CHECK(mf_machine_from_profile("two-tiers", &machine));
+    CHECK(mf_mover_create(machine, &(mf_mover_options){.devices = MF_DEVICES_NONE}, &mover));
+    mf_budget budget = {.node = 1, .bytes = 4 * SIZE};
+    CHECK(mf_cache_init(mover, &(mf_cache_options){.budgets = &budget, .budgets_count = 1}, &cache));
+    handles();
+    arguments();
+    views();
+    callbacks_that_call_back();
+    signals();
+    races();
+    forks();
+    CHECK(mf_cache_free(cache));
+    REFUSED(MF_INVALID_HANDLE, mf_cache_flush(cache));
+    CHECK(mf_mover_free(mover));
+    CHECK(mf_machine_free(machine));
+    puts("refused");
+    return 0;
+}
