@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{Failure, cargo, root, target_directory};
+use crate::shell::{Failure, cargo, program, root, target_directory};
 
 const HEADER: &str = "crates/memferry-c/include/memferry.h";
 
@@ -111,6 +111,34 @@ pub(crate) fn install(arguments: &[String]) -> Result<(), Failure> {
     }
     eprintln!("installed below {}", prefix.display());
     Ok(())
+}
+
+/// Installs the library below the target directory and uses it as programs do: by pkg-config, by CMake, in the benchmark.
+pub(crate) fn try_installed() -> Result<(), Failure> {
+    let directory = target_directory().join("ci/c");
+    let prefix = directory.join("prefix");
+    install(&["--debug".to_owned(), "--prefix".to_owned(), prefix.display().to_string()])?;
+    let found = program("pkg-config")
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+        .args(["--cflags", "--libs", "memferry"])
+        .output()?;
+    let example = directory.join("example").display().to_string();
+    let source = package().join("examples/example.c").display().to_string();
+    program("cc").args([source.as_str(), "-o", &example]).args(found.split_whitespace()).run()?;
+    program(&example).env("LD_LIBRARY_PATH", prefix.join("lib")).run()?;
+
+    let built = directory.join("cmake").display().to_string();
+    let project = package().join("tests/cmake").display().to_string();
+    program("cmake")
+        .args(["-S", &project, "-B", &built])
+        .arg(&format!("-DCMAKE_PREFIX_PATH={}", prefix.display()))
+        .run()?;
+    program("cmake").args(["--build", &built]).run()?;
+    for name in ["example", "example_static", "pipeline"] {
+        program(&format!("{built}/{name}")).run()?;
+    }
+    let prefix = prefix.display().to_string();
+    cargo(["run", "--locked", "--", "bench", "bindings", "--quick", "--prefix", &prefix]).run()
 }
 
 fn read(file: &Path) -> Result<String, Failure> {

@@ -12,7 +12,7 @@ use memferry_testing::FILE_VARIABLE;
 
 use crate::background::{self, Chore, Finished};
 use crate::shell::{Call, Failure, cargo, program, root};
-use crate::{docs, links, loom, packages, setup, skips};
+use crate::{c_library, docs, links, loom, packages, setup, skips};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
@@ -35,6 +35,8 @@ const CLIENTS: &[&str] = &[
     "memferry-emulate-embed",
     "--package",
     "memferry-emulate-preload",
+    "--package",
+    "memferry-c",
 ];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];
 
@@ -44,7 +46,8 @@ const ALONE: &[Step] = &[
     ("tests, as in the README", || tests(README).run()),
     ("demo, small", demo),
     ("examples", examples),
-    ("emulated devices, with real clients", || tests(CLIENTS).run()),
+    ("emulated devices with real clients, the C library", || tests(CLIENTS).run()),
+    ("the C library, installed", c_library::try_installed),
     ("shell blocks of the documents", docs::run),
 ];
 

@@ -13,6 +13,7 @@ const LIGHT: &[&str] = &[
     "memferry-dsa-emulator",
     "memferry",
     "memferry-schedule",
+    "memferry-c",
     "memferry-emulate-embed",
     "memferry-emulate-preload",
     "memferry-emulate",

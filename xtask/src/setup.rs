@@ -15,7 +15,12 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ),
     ("dpdk-test", "dpdk-dev", "tests of emulated devices with DPDK"),
     ("chromium", "chromium", "tests of the report's page"),
-    ("g++", "g++", "building libFuzzer"),
+    ("g++", "g++", "building libFuzzer, and tests of the C library"),
+    ("gcc", "gcc", "tests of the C library"),
+    ("clang", "clang", "tests of the C library"),
+    ("valgrind", "valgrind", "tests of the C library"),
+    ("cmake", "cmake", "tests of the C library"),
+    ("pkg-config", "pkg-config", "tests of the C library"),
     ("python3", "python3", "tests of emulated devices with Python's file functions"),
     ("setpci", "pciutils", "tests of emulated devices with the tools of PCI"),
 ];

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! harness                      samples in pairs, statistics, rows, records
+//! bindings                     the C library beside Rust
 //! dsa  mover  cache  domains   the parts of the libraries, beside their peers
 //! papers                       the papers' benchmarks: measured, emulated, modelled
 //! calibrate                    this machine as a profile for the model
@@ -9,6 +10,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod bindings;
 pub mod cache;
 pub mod calibrate;
 pub mod domains;

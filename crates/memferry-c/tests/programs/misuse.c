@@ -254,7 +254,9 @@ static void races(void) {
     CHECK(mf_region_free(shared_region));
 }
 
-int main(void) {
+/* With an argument it does not fork: a child keeps memory of the parent's threads, which leak checkers report. */
+int main(int argc, char **argv) {
+    (void)argv;
     memset(source, 7, SIZE);
     CHECK(mf_machine_from_profile("two-tiers", &machine));
     CHECK(mf_mover_create(machine, &(mf_mover_options){.devices = MF_DEVICES_NONE}, &mover));
@@ -266,7 +268,7 @@ int main(void) {
     callbacks_that_call_back();
     signals();
     races();
-    forks();
+    if (argc == 1) forks();
     CHECK(mf_cache_free(cache));
     REFUSED(MF_INVALID_HANDLE, mf_cache_flush(cache));
     CHECK(mf_mover_free(mover));

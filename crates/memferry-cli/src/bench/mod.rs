@@ -1,5 +1,6 @@
 //! `memferry bench NAME`: benchmarks and their records.
 
+mod bindings;
 mod cache;
 mod cold;
 mod domains;
@@ -41,6 +42,7 @@ enum Bench {
     Paper(papers::Paper),
     Qdp(Box<papers::qdp::Arguments>),
     Atomics(papers::atomics::Arguments),
+    Bindings(bindings::Arguments),
     Cache(cache::Arguments),
     Cold(cold::Arguments),
     Domains(domains::Arguments),
@@ -56,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Paper(paper) => papers::run(paper, out),
         Bench::Qdp(arguments) => papers::qdp::run(arguments, out),
         Bench::Atomics(arguments) => papers::atomics::run(arguments, out),
+        Bench::Bindings(arguments) => bindings::run(arguments, out),
         Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Cold(arguments) => cold::run(arguments, out),
         Bench::Domains(arguments) => domains::run(arguments, out),
