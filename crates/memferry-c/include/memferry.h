@@ -32,6 +32,10 @@
 // Flag of an access: `near_node` is given, in place of the placement policy.
 #define MF_NEAR_NODE 512
 
+// Flag of a cache without a placement policy: copy to the nearest node with a budget that serves the reader faster than
+// the source. If source and requester are unknown, nothing is copied.
+#define MF_NEAREST_FASTER 1024
+
 // Flag of an operation: wait on page faults in the device, if its queue allows that.
 #define MF_BLOCK_ON_FAULT 1
 
@@ -209,9 +213,11 @@ typedef struct mf_cache_options {
   const struct mf_budget *budgets;
   // Number of budgets.
   size_t budgets_count;
-  // Flags that accesses and entries inherit: `MF_BLOCK_ON_FAULT`, `MF_INTO_CACHE`, `MF_WAIT_WEAK`.
+  // Flags that accesses and entries inherit: `MF_BLOCK_ON_FAULT`, `MF_INTO_CACHE`, `MF_WAIT_WEAK`. And
+  // `MF_NEAREST_FASTER`.
   uint32_t flags;
-  // The placement policy; NULL for the nearest faster node than the source or, if these are unknown, the first budget.
+  // The placement policy; NULL for the lowest node with a budget, or `MF_NEAREST_FASTER`. Hits are fastest with NULL and
+  // without that flag.
   mf_placement_policy placement;
   // The copy policy; NULL for the route of the mover.
   mf_copy_policy copy_policy;

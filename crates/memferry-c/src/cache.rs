@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memferry::cache::{Access, Cache, Entry, Location, Region, RegionOwner, Request, Why, nearest_faster};
 use memferry::memory::{Pool, PoolMemory};
 use memferry::mover::{Consumer, Mover};
-use memferry::topology::{Machine, NodeId};
+use memferry::topology::NodeId;
 
 use crate::error::{Error, mf_status};
 use crate::handles::{Object, insert, remove};
@@ -99,6 +99,10 @@ pub const MF_REQUESTER: u32 = 256;
 /// Flag of an access: `near_node` is given, in place of the placement policy.
 pub const MF_NEAR_NODE: u32 = 512;
 
+/// Flag of a cache without a placement policy: copy to the nearest node with a budget that serves the reader faster than
+/// the source. If source and requester are unknown, nothing is copied.
+pub const MF_NEAREST_FASTER: u32 = 1024;
+
 const CACHE_FLAGS: u32 = MF_BLOCK_ON_FAULT | MF_INTO_CACHE | MF_WAIT_WEAK;
 const ACCESS_FLAGS: u32 = CACHE_FLAGS | MF_ACCESS_WEAK | MF_REQUESTER | MF_NEAR_NODE;
 
@@ -110,9 +114,11 @@ pub struct mf_cache_options {
     pub budgets: *const mf_budget,
     /// Number of budgets.
     pub budgets_count: usize,
-    /// Flags that accesses and entries inherit: `MF_BLOCK_ON_FAULT`, `MF_INTO_CACHE`, `MF_WAIT_WEAK`.
+    /// Flags that accesses and entries inherit: `MF_BLOCK_ON_FAULT`, `MF_INTO_CACHE`, `MF_WAIT_WEAK`. And
+    /// `MF_NEAREST_FASTER`.
     pub flags: u32,
-    /// The placement policy; NULL for the nearest faster node than the source or, if these are unknown, the first budget.
+    /// The placement policy; NULL for the lowest node with a budget, or `MF_NEAREST_FASTER`. Hits are fastest with NULL and
+    /// without that flag.
     pub placement: mf_placement_policy,
     /// The copy policy; NULL for the route of the mover.
     pub copy_policy: mf_copy_policy,
@@ -289,14 +295,9 @@ impl Object for CEntry {
 }
 
 impl Policy<mf_placement_policy> {
-    /// A placement policy of the cache.
-    fn place(&self, machine: &Machine, request: &Request<'_>) -> Option<NodeId> {
-        let Policy(Some(policy), context) = self else {
-            return match request.requester.or(request.source_node) {
-                Some(_) => nearest_faster(machine, request),
-                None => request.nodes.first().copied(),
-            };
-        };
+    /// The node that the caller's policy names.
+    fn place(&self, request: &Request<'_>) -> Option<NodeId> {
+        let Policy(Some(policy), context) = self else { return None };
         let asked = policy_request(request.source_node, request.requester, request.size_bytes);
         // SAFETY: the function and context of the caller.
         let node = in_policy(|| unsafe { policy(*context, &asked) });
@@ -392,8 +393,9 @@ pub unsafe extern "C" fn mf_cache_init(
         // SAFETY: promised by the caller.
         let options = unsafe { options.as_ref() };
         let options = options.ok_or_else(|| Error::argument("options is NULL; pass at least one budget"))?;
-        if options.flags & !CACHE_FLAGS != 0 {
-            return Err(unknown_flags(options.flags & !CACHE_FLAGS));
+        const INIT_FLAGS: u32 = CACHE_FLAGS | MF_NEAREST_FASTER;
+        if options.flags & !INIT_FLAGS != 0 {
+            return Err(unknown_flags(options.flags & !INIT_FLAGS));
         }
         if options.budgets.is_null() && options.budgets_count > 0 {
             return Err(Error::argument("budgets is NULL; pass an array"));
@@ -417,8 +419,20 @@ pub unsafe extern "C" fn mf_cache_init(
                 }
             };
         }
-        let placement = Policy(options.placement, options.context);
-        let built = builder.placement(move |machine, request| placement.place(machine, request)).build()?;
+        builder = match (options.placement, options.flags & MF_NEAREST_FASTER != 0) {
+            (None, false) => builder,
+            (None, true) => builder.placement(nearest_faster),
+            (Some(_), false) => {
+                let policy = Policy(options.placement, options.context);
+                builder.placement(move |_, request| policy.place(request))
+            }
+            (Some(_), true) => {
+                return Err(Error::argument(
+                    "MF_NEAREST_FASTER is a placement policy; set placement to NULL",
+                ));
+            }
+        };
+        let built = builder.build()?;
         let made = CCache {
             cache: built,
             flags: options.flags,
@@ -635,7 +649,7 @@ pub unsafe extern "C" fn mf_cache_get_stats(cache: mf_cache, stats: *mut mf_cach
     })
 }
 
-fn entry<'a>(call: &'a Call, entry: mf_entry) -> Result<&'a CEntry, Error> {
+fn entry(call: &Call, entry: mf_entry) -> Result<&CEntry, Error> {
     call.get::<CEntry>(entry.id)
 }
 

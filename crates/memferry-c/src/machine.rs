@@ -116,7 +116,7 @@ unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Error> {
     text.to_str().map_err(|_| Error::argument(format!("{name} is not UTF-8")))
 }
 
-fn machine<'a>(call: &'a Call, machine: mf_machine) -> Result<&'a Arc<Machine>, Error> {
+fn machine(call: &Call, machine: mf_machine) -> Result<&Arc<Machine>, Error> {
     call.get::<Arc<Machine>>(machine.id)
 }
 
