@@ -12,15 +12,18 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry::cache::{Access, Cache, Entry, Location, Region, RegionOwner, Request, Why, nearest_faster};
+use memferry::cache::{
+    Access, Cache, Entry, Location, Region, RegionOwner, Request, View, Why, nearest_faster,
+};
 use memferry::memory::{Pool, PoolMemory};
 use memferry::mover::{Consumer, Mover};
 use memferry::topology::NodeId;
 
 use crate::error::{Error, mf_status};
-use crate::handles::{Object, insert, remove};
+use crate::handles::{Object, insert, remove, reserve};
 use crate::machine::{MF_NO_NODE, check_out, mf_node, put};
 use crate::mover::mf_mover;
 use crate::operation::{MF_BLOCK_ON_FAULT, MF_INTO_CACHE, mf_route_value, route};
@@ -218,11 +221,14 @@ unsafe impl RegionOwner for Foreign {
 }
 
 /// A cache with its regions by address.
-pub(crate) struct CCache {
-    pub(crate) cache: Cache,
+struct CCache {
+    cache: Cache,
     flags: u32,
     copy_policy: Option<Policy<mf_copy_policy>>,
+    /// Not held while anything waits or a callback runs.
     regions: Mutex<Regions>,
+    /// Number of registered regions, which refer to this. Changed by calls that protect the cache.
+    registered_count: AtomicUsize,
 }
 
 /// Ranges of addresses with their regions.
@@ -230,8 +236,21 @@ pub(crate) struct CCache {
 struct Regions {
     /// By first address; they do not overlap.
     registered: BTreeMap<usize, Region>,
-    /// By first address and size.
-    implicit: BTreeMap<(usize, usize), Region>,
+    /// By first address and size. Calls in progress share the region: so that no copy starts from a region that is no
+    /// longer listed, it is removed only if none does.
+    implicit: BTreeMap<(usize, usize), Arc<Region>>,
+}
+
+impl Regions {
+    /// Removes the implicit regions that `is_unused` accepts and no call uses.
+    fn retire(&mut self, is_unused: impl Fn(&Region) -> bool) {
+        self.implicit.retain(|_, region| {
+            let is_shared = Arc::strong_count(region) > 1;
+            // ORDERING: Acquire pairs with the Release of the last drop of a call's reference: what it accessed is seen.
+            fence(Ordering::Acquire);
+            is_shared || !is_unused(region)
+        });
+    }
 }
 
 /// A callback and its context.
@@ -271,11 +290,61 @@ impl Object for CCache {
     const NAME: &'static str = "cache";
 }
 
-/// A registered region with its cache's list of regions.
+/// A registered region.
 pub(crate) struct CRegion {
-    pub(crate) region: Region,
-    /// The handle of the cache, for the removal from its list.
-    cache: u64,
+    region: Region,
+    /// Its first address.
+    start: usize,
+    /// Lives as long as this: `registered_count` counts it.
+    cache: &'static CCache,
+    cache_handle: u64,
+}
+
+impl CRegion {
+    /// Borrows bytes.
+    #[inline]
+    pub(crate) fn view(
+        &self,
+        cache: mf_cache,
+        range: Range<usize>,
+        options: Option<&mf_access>,
+    ) -> Result<View<'_>, Error> {
+        if cache.id != self.cache_handle {
+            return Err(not_of_this_cache(cache));
+        }
+        let access = match (options, &self.cache.copy_policy) {
+            (None, None) => plain_access(self.cache.flags),
+            _ => {
+                let options = options.copied().unwrap_or_default();
+                if options.flags & (MF_ACCESS_WEAK | MF_WAIT_WEAK) != 0 {
+                    return Err(Error::argument(
+                        "a view is neither weak nor waited for; use mf_cache_access",
+                    ));
+                }
+                self.cache.access(&options, &self.region, range.len())?
+            }
+        };
+        Ok(self.cache.cache.view(&self.region, range, access)?)
+    }
+}
+
+#[cold]
+fn not_of_this_cache(cache: mf_cache) -> Error {
+    let text =
+        format!("{:#x} is not the cache of the region; pass the one that it was registered with", cache.id);
+    Error::new(mf_status::MF_INVALID_HANDLE, text)
+}
+
+/// The options of an access without options of its own.
+#[inline]
+fn plain_access(flags: u32) -> Access {
+    Access {
+        near: None,
+        requester: None,
+        route: None,
+        consumer: if flags & MF_INTO_CACHE != 0 { Consumer::CoresSoon } else { Consumer::Unknown },
+        block_on_fault: flags & MF_BLOCK_ON_FAULT != 0,
+    }
 }
 
 impl Object for CRegion {
@@ -316,8 +385,7 @@ impl CCache {
     }
 
     /// The options of an access in Rust.
-    #[inline]
-    pub(crate) fn access(&self, options: &mf_access, region: &Region, size: usize) -> Result<Access, Error> {
+    fn access(&self, options: &mf_access, region: &Region, size: usize) -> Result<Access, Error> {
         if options.flags & !ACCESS_FLAGS != 0 {
             return Err(unknown_flags(options.flags & !ACCESS_FLAGS));
         }
@@ -332,25 +400,20 @@ impl CCache {
             }
             (_, route) => route,
         };
-        Ok(Access {
-            near: node(MF_NEAR_NODE, options.near_node),
-            requester,
-            route: if chosen == 0 { None } else { route(chosen)? },
-            consumer: if flags & MF_INTO_CACHE != 0 { Consumer::CoresSoon } else { Consumer::Unknown },
-            block_on_fault: flags & MF_BLOCK_ON_FAULT != 0,
-        })
+        let near = node(MF_NEAR_NODE, options.near_node);
+        Ok(Access { near, requester, route: route(chosen)?, ..plain_access(flags) })
     }
 
     /// The region that has these addresses, and the range in it. Makes one if there is none.
-    fn region_at(&self, start: usize, size: usize) -> (Region, Range<usize>) {
+    fn region_at(&self, start: usize, size: usize) -> (Arc<Region>, Range<usize>) {
         let mut regions = self.regions();
         if let Some((first, region)) = regions.registered.range(..=start).next_back()
             && start - first + size <= region.len()
         {
-            return (region.clone(), start - first..start - first + size);
+            return (Arc::new(region.clone()), start - first..start - first + size);
         }
         let region = regions.implicit.entry((start, size)).or_insert_with(|| {
-            self.cache.register(Foreign { start: ptr::with_exposed_provenance(start), size })
+            Arc::new(self.cache.register(Foreign { start: ptr::with_exposed_provenance(start), size }))
         });
         (region.clone(), 0..size)
     }
@@ -438,6 +501,7 @@ pub unsafe extern "C" fn mf_cache_init(
             flags: options.flags,
             copy_policy: options.copy_policy.map(|policy| Policy(Some(policy), options.context)),
             regions: Mutex::default(),
+            registered_count: AtomicUsize::new(0),
         };
         let id = insert(made)?;
         // SAFETY: promised by the caller.
@@ -447,17 +511,26 @@ pub unsafe extern "C" fn mf_cache_init(
 
 /// Frees a cache. Waits for its copies, after which it no longer reads memory of the caller.
 ///
-/// Held entries stay readable. `MF_BUSY` while another thread uses the cache or a thread has a view of it. Not in a
-/// completion callback.
+/// Held entries stay readable. `MF_BUSY` while it has registered regions or another thread uses it. Not in a completion
+/// callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_cache_free(cache: mf_cache) -> mf_status {
     call(|call| {
         call.may_block()?;
-        let cache = remove::<CCache>(cache.id, |_| None)?;
-        let regions = cache.regions();
-        regions.implicit.values().chain(regions.registered.values()).for_each(Region::drain);
+        // The last access to `cache` comes after the copies.
+        let CCache { cache: _cache, regions, .. } = *remove::<CCache>(cache.id, |cache| {
+            // ORDERING: Relaxed: calls that changed it have cleared their pins, which `remove` saw with Acquire.
+            (cache.registered_count.load(Ordering::Relaxed) > 0).then(has_regions)
+        })?;
+        let regions = regions.into_inner().unwrap_or_else(PoisonError::into_inner);
+        regions.implicit.values().for_each(|region| region.drain());
         Ok(())
     })
+}
+
+#[cold]
+fn has_regions() -> Error {
+    Error::new(mf_status::MF_BUSY, "the cache has registered regions; free them with mf_region_free first")
 }
 
 /// Registers `size` bytes, mostly accessed in chunks of `chunk_size` (0: as a whole). Hits on chunks take no lock.
@@ -477,9 +550,10 @@ pub unsafe extern "C" fn mf_cache_register(
     region: *mut mf_region,
 ) -> mf_status {
     call(|call| {
-        let handle = cache.id;
-        let cache = call.get::<CCache>(handle)?;
+        let cache_handle = cache.id;
+        let cache = call.get::<CCache>(cache_handle)?;
         check_out(region, "region")?;
+        let handle = reserve()?;
         let range = addresses(data, size)?;
         let home = (node != MF_NO_NODE).then_some(NodeId(node));
         if let Some(home) = home {
@@ -497,8 +571,12 @@ pub unsafe extern "C" fn mf_cache_register(
             return Err(Error::argument(text));
         }
         let made = cache.cache.register_chunked(Foreign { start: data.cast(), size }, home, chunk_size);
-        let id = insert(CRegion { region: made.clone(), cache: handle })?;
-        regions.registered.insert(range.start, made);
+        regions.registered.insert(range.start, made.clone());
+        cache.registered_count.fetch_add(1, Ordering::Relaxed);
+        drop(regions);
+        // SAFETY: the cache is not freed while `registered_count` counts the region.
+        let cache = unsafe { &*ptr::from_ref(cache) };
+        let id = handle.fill(CRegion { region: made, start: range.start, cache, cache_handle });
         // SAFETY: promised by the caller.
         unsafe { put(region, "region", mf_region { id }) }
     })
@@ -506,16 +584,17 @@ pub unsafe extern "C" fn mf_cache_register(
 
 /// Ends a region. Waits for its copies, after which the library no longer reads its bytes.
 ///
-/// Near copies in held entries stay readable; entries that read from the source do not. Not in a completion callback.
+/// Near copies in held entries stay readable; entries that read from the source do not. `MF_BUSY` while a thread has a view
+/// of it. Not in a completion callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_region_free(region: mf_region) -> mf_status {
     call(|call| {
         call.may_block()?;
-        let CRegion { region, cache } = *remove::<CRegion>(region.id, |_| None)?;
-        // Unless the cache was freed before.
-        if let Ok(cache) = call.get::<CCache>(cache) {
-            cache.regions().registered.retain(|_, other| other.id() != region.id());
-        }
+        let CRegion { region, start, cache_handle, .. } = *remove::<CRegion>(region.id, |_| None)?;
+        // Until here the count has kept the cache; from here on this call does.
+        let cache = call.get::<CCache>(cache_handle)?;
+        cache.regions().registered.remove(&start);
+        cache.registered_count.fetch_sub(1, Ordering::Relaxed);
         region.drain();
         Ok(())
     })
@@ -581,13 +660,12 @@ pub unsafe extern "C" fn mf_cache_invalidate(cache: mf_cache, data: *const c_voi
                 changed.push((region.clone(), part));
             }
         }
-        regions.implicit.retain(|&(start, size), region| {
-            let is_kept = !overlaps(&range, start, size);
-            if !is_kept {
-                changed.push((region.clone(), 0..size));
+        for (&(start, size), region) in regions.implicit.range(..(range.end, 0)) {
+            if is_hit(start, region) {
+                changed.push((Region::clone(region), 0..size));
             }
-            is_kept
-        });
+        }
+        regions.retire(|region| changed.iter().any(|(other, _)| other.id() == region.id()));
         drop(regions);
         for (region, part) in changed {
             cache.cache.invalidate(&region, part)?;
@@ -604,8 +682,8 @@ pub extern "C" fn mf_cache_flush(cache: mf_cache) -> mf_status {
         let cache = call.get::<CCache>(cache.id)?;
         cache.cache.flush();
         let nodes: Vec<NodeId> = cache.cache.stats().nodes.iter().map(|usage| usage.node).collect();
-        cache.regions().implicit.retain(|_, region| {
-            nodes.iter().any(|&node| cache.cache.near_bytes(region, node).is_ok_and(|bytes| bytes > 0))
+        cache.regions().retire(|region| {
+            !nodes.iter().any(|&node| cache.cache.near_bytes(region, node).is_ok_and(|bytes| bytes > 0))
         });
         Ok(())
     })
@@ -619,9 +697,12 @@ pub extern "C" fn mf_cache_clear(cache: mf_cache) -> mf_status {
         call.may_block()?;
         let cache = call.get::<CCache>(cache.id)?;
         cache.cache.clear();
-        let implicit = std::mem::take(&mut cache.regions().implicit);
-        let registered: Vec<Region> = cache.regions().registered.values().cloned().collect();
-        implicit.values().chain(&registered).for_each(Region::drain);
+        let mut regions = cache.regions();
+        let implicit = regions.implicit.values().map(|region| Region::clone(region));
+        let all: Vec<Region> = implicit.chain(regions.registered.values().cloned()).collect();
+        regions.retire(|_| true);
+        drop(regions);
+        all.iter().for_each(Region::drain);
         Ok(())
     })
 }

@@ -43,16 +43,18 @@ pub enum mf_status {
     MF_INTERNAL = 13,
 }
 
-/// A status with its message.
-#[derive(Debug)]
-pub(crate) struct Error {
-    pub(crate) status: mf_status,
-    text: String,
-}
+/// A status with its message. Boxed: results without a value fit into a register.
+#[derive(Clone, Debug)]
+pub(crate) struct Error(Box<(mf_status, String)>);
 
 impl Error {
+    #[cold]
     pub(crate) fn new(status: mf_status, text: impl Into<String>) -> Error {
-        Error { status, text: text.into() }
+        Error(Box::new((status, text.into())))
+    }
+
+    pub(crate) fn status(&self) -> mf_status {
+        self.0.0
     }
 
     pub(crate) fn argument(text: impl Into<String>) -> Error {
@@ -70,13 +72,13 @@ impl Error {
             }
             cause = error.source();
         }
-        Error { status, text }
+        Error::new(status, text)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.0.1)
     }
 }
 
@@ -137,10 +139,10 @@ thread_local! {
 /// Keeps the message for `mf_error_message`. Returns the status.
 #[cold]
 pub(crate) fn keep(error: &Error) -> mf_status {
-    let text = CString::new(error.text.replace('\0', "?")).unwrap_or_default();
+    let text = CString::new(error.0.1.replace('\0', "?")).unwrap_or_default();
     // Without a message if the thread is ending, or a signal handler interrupted this very function.
     let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = text));
-    error.status
+    error.status()
 }
 
 /// The message of the last call on this thread that failed, or "". Never NULL.

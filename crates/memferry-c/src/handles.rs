@@ -1,30 +1,35 @@
 //! Handles: numbers for objects that C code holds, and their protection.
 //!
 //! ```text
-//! handle   40 bits serial number of the slot's object | 20 bits slot | 4 bits kind of the object
-//! slot     the handle of its object, or 0 | the object
+//! handle   0 | 39 bits serial number of the slot's object | 20 bits slot | 4 bits kind of the object
+//! slot     the handle of its object, or 0; with the highest bit set while a thread tries to free it | the object
 //! ```
 //!
 //! A handle is never reused. So a slot has the handle that a caller passes, or the handle is invalid: never made, freed, or
 //! of another kind. Slots are never freed.
 //!
-//! A thread that uses an object puts its handle into its own [`Record`] first (a hazard pointer). A thread that frees a
-//! handle clears the slot, then looks at all records. If another thread uses the object, the slot gets the handle back and
-//! the free is refused. Uses cost two stores and no atomic read-modify-write, because of the asymmetric fence of the cache.
+//! A thread that uses an object puts its handle into its own [`Record`](crate::thread::Record) first (a hazard pointer). A
+//! thread that frees a handle marks the slot, then looks at all records. If another thread uses the object, the mark is
+//! removed and the free is refused. A call that finds the mark waits for the decision, under the lock of the records. Uses
+//! cost two stores and no atomic read-modify-write, because of the asymmetric fence of the cache.
 //!
 //! Source: M. Michael, "Hazard Pointers: Safe Memory Reclamation for Lock-Free Objects", IEEE TPDS 15(6), 2004.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memferry::internals::barrier;
 
 use crate::error::{Error, mf_status};
-use crate::thread::{Record, records};
+use crate::thread::records;
 
 const KIND_BITS: u32 = 4;
 const SLOT_BITS: u32 = 20;
+/// The bits of a handle that its kind decides.
+const KIND_MASK: u64 = BEING_FREED | ((1 << KIND_BITS) - 1);
+/// Marks a slot whose handle a thread tries to free.
+const BEING_FREED: u64 = 1 << 63;
 const SEGMENT_SLOTS: usize = 1 << 10;
 const SEGMENTS_COUNT: usize = 1 << (SLOT_BITS - 10);
 
@@ -36,8 +41,8 @@ pub(crate) trait Object: Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// `handle` is written under the lock of [`FREE`], and cleared and restored by frees; users of the object read it.
-/// `object` is written before `handle` is, and taken by the thread that cleared `handle`.
+/// `handle` is written by the thread that reserved the slot; then, under the lock of the records, by threads that free it.
+/// Users of the object read it. `object` is written before `handle` is, and taken by the thread that cleared `handle`.
 struct Slot {
     handle: AtomicU64,
     object: AtomicPtr<()>,
@@ -45,7 +50,9 @@ struct Slot {
 
 type Segment = [Slot; SEGMENT_SLOTS];
 
-static SEGMENTS: [OnceLock<Box<Segment>>; SEGMENTS_COUNT] = [const { OnceLock::new() }; SEGMENTS_COUNT];
+/// Made on first use, under the lock of [`FREE`], and never freed.
+static SEGMENTS: [AtomicPtr<Segment>; SEGMENTS_COUNT] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS_COUNT];
 
 /// Unused slots, and the number of slots that were ever used.
 static FREE: Mutex<Free> = Mutex::new(Free { slots: Vec::new(), used_count: 0, serial: 0 });
@@ -62,16 +69,34 @@ fn free_slots() -> MutexGuard<'static, Free> {
 }
 
 #[inline]
-fn slot_of(handle: u64) -> Option<&'static Slot> {
-    let index = (handle >> KIND_BITS) as usize % (SEGMENT_SLOTS * SEGMENTS_COUNT);
-    Some(&SEGMENTS[index / SEGMENT_SLOTS].get()?[index % SEGMENT_SLOTS])
+fn index_of(handle: u64) -> usize {
+    (handle >> KIND_BITS) as usize % (SEGMENT_SLOTS * SEGMENTS_COUNT)
 }
 
-/// Makes a handle for `object`.
+/// The slot of a handle of this kind.
+#[inline]
+fn slot_of<T: Object>(handle: u64) -> Option<&'static Slot> {
+    let index = index_of(handle);
+    // ORDERING: Acquire pairs with the Release in `reserve`: the slots of the segment are initialised.
+    let segment = SEGMENTS[index / SEGMENT_SLOTS].load(Ordering::Acquire);
+    if handle & KIND_MASK != T::KIND || segment.is_null() {
+        return None;
+    }
+    // SAFETY: segments are never freed.
+    Some(unsafe { &(*segment)[index % SEGMENT_SLOTS] })
+}
+
+/// A slot and a serial number for a handle: what can fail of making a handle has succeeded.
+pub(crate) struct Reserved {
+    index: usize,
+    serial: u64,
+}
+
+/// Reserves a handle.
 ///
 /// # Errors
 /// [`mf_status::MF_NO_MEMORY`] with a million handles in use.
-pub(crate) fn insert<T: Object>(object: T) -> Result<u64, Error> {
+pub(crate) fn reserve() -> Result<Reserved, Error> {
     let mut free = free_slots();
     let index = match free.slots.pop() {
         Some(index) => index,
@@ -84,18 +109,42 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<u64, Error> {
             return Err(Error::new(mf_status::MF_NO_MEMORY, text));
         }
     };
-    let segment = SEGMENTS[index / SEGMENT_SLOTS].get_or_init(|| {
+    let segment = &SEGMENTS[index / SEGMENT_SLOTS];
+    if segment.load(Ordering::Relaxed).is_null() {
         let slot = || Slot { handle: AtomicU64::new(0), object: AtomicPtr::new(ptr::null_mut()) };
-        let slots: Box<[Slot]> = (0..SEGMENT_SLOTS).map(|_| slot()).collect();
-        slots.try_into().unwrap_or_else(|_| unreachable!("the length is that of a segment"))
-    });
+        let slots: Box<Segment> = Box::new(std::array::from_fn(|_| slot()));
+        // ORDERING: Release pairs with the Acquire in `slot_of`.
+        segment.store(Box::into_raw(slots), Ordering::Release);
+    }
     free.serial += 1;
-    let handle = (free.serial << SLOT_BITS | index as u64) << KIND_BITS | T::KIND;
-    let slot = &segment[index % SEGMENT_SLOTS];
-    slot.object.store(Box::into_raw(Box::new(object)).cast(), Ordering::Relaxed);
-    // ORDERING: Release pairs with the Acquire in `protect`: a thread with the handle sees the object.
-    slot.handle.store(handle, Ordering::Release);
-    Ok(handle)
+    Ok(Reserved { index, serial: free.serial })
+}
+
+impl Reserved {
+    /// Makes the handle, of `object`.
+    pub(crate) fn fill<T: Object>(self, object: T) -> u64 {
+        let handle = (self.serial << SLOT_BITS | self.index as u64) << KIND_BITS | T::KIND;
+        let slot = slot_of::<T>(handle).expect("`reserve` made the segment");
+        slot.object.store(Box::into_raw(Box::new(object)).cast(), Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire in `protect`: a thread with the handle sees the object.
+        slot.handle.store(handle, Ordering::Release);
+        std::mem::forget(self);
+        handle
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        free_slots().slots.push(self.index);
+    }
+}
+
+/// Makes a handle for `object`.
+///
+/// # Errors
+/// Those of [`reserve`].
+pub(crate) fn insert<T: Object>(object: T) -> Result<u64, Error> {
+    Ok(reserve()?.fill(object))
 }
 
 /// The object of a handle, protected by `pin`, a cell of the calling thread's record.
@@ -107,21 +156,30 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<u64, Error> {
 /// The reference is used only until `pin` is cleared or overwritten.
 #[inline]
 pub(crate) unsafe fn protect<T: Object>(handle: u64, pin: &AtomicU64) -> Result<&'static T, Error> {
-    if handle & ((1 << KIND_BITS) - 1) == T::KIND
-        && let Some(slot) = slot_of(handle)
-    {
+    let Some(slot) = slot_of::<T>(handle) else { return Err(invalid::<T>(handle)) };
+    loop {
         pin.store(handle, Ordering::Relaxed);
         barrier::light();
-        // ORDERING: Acquire pairs with the Release in `insert`. With the fences of `barrier`, either this load sees the 0
-        // of a free, or the free sees `pin`.
-        if slot.handle.load(Ordering::Acquire) == handle {
+        // ORDERING: Acquire pairs with the Release in `fill`. With the fences of `barrier`, either this load sees the mark
+        // or the 0 of a free, or the free sees `pin`.
+        let found = slot.handle.load(Ordering::Acquire);
+        if found == handle {
             // SAFETY: the slot has the handle, so `object` is a T (the kind is a part of the handle), and whoever frees it
             // looks at `pin` before.
             return Ok(unsafe { &*slot.object.load(Ordering::Relaxed).cast::<T>() });
         }
         pin.store(0, Ordering::Relaxed);
+        if found != handle | BEING_FREED {
+            return Err(invalid::<T>(handle));
+        }
+        await_free();
     }
-    Err(invalid::<T>(handle))
+}
+
+/// Waits until a free in progress has decided. The caller has no lock.
+#[cold]
+fn await_free() {
+    drop(records());
 }
 
 #[cold]
@@ -136,38 +194,48 @@ fn invalid<T: Object>(handle: u64) -> Error {
 
 /// Takes the object of a handle, unless a thread uses it or `refusal` has a reason against it.
 ///
+/// `refusal` does not panic, and takes no lock whose holders wait for a lock of a cache: it runs under that of the records.
+///
 /// # Errors
 /// [`mf_status::MF_INVALID_HANDLE`], [`mf_status::MF_BUSY`]: the handle is valid as before.
 pub(crate) fn remove<T: Object>(
     handle: u64,
     refusal: impl FnOnce(&T) -> Option<Error>,
 ) -> Result<Box<T>, Error> {
-    let slot = slot_of(handle).filter(|_| handle & ((1 << KIND_BITS) - 1) == T::KIND);
-    let slot = slot.ok_or_else(|| invalid::<T>(handle))?;
-    // ORDERING: Acquire pairs with the Release in `insert` and of another free's restore.
-    let cleared = slot.handle.compare_exchange(handle, 0, Ordering::Acquire, Ordering::Relaxed);
-    cleared.map_err(|_| invalid::<T>(handle))?;
-    let restore = |error| {
-        // ORDERING: Release, as in `insert`.
-        slot.handle.store(handle, Ordering::Release);
-        Err(error)
-    };
-    // ORDERING: Acquire in `uses` pairs with the Release with which users clear their pins: their uses come before the drop.
-    let is_used = !barrier::heavy() || records().iter().any(|record: &&Record| record.uses(handle));
-    if is_used {
-        let text = format!(
-            "the {} is in use by a call, a view or a callback of this or another thread; wait for its end, \
-             release its views, then free it",
-            T::NAME
-        );
-        return restore(Error::new(mf_status::MF_BUSY, text));
+    let slot = slot_of::<T>(handle).ok_or_else(|| invalid::<T>(handle))?;
+    let records = records();
+    // ORDERING: Acquire pairs with the Release in `fill`. Other frees are excluded by the lock.
+    if slot.handle.load(Ordering::Acquire) != handle {
+        return Err(invalid::<T>(handle));
     }
+    // ORDERING: Relaxed: the fences of `barrier` order it before the loads of the pins.
+    slot.handle.store(handle | BEING_FREED, Ordering::Relaxed);
     let object = slot.object.load(Ordering::Relaxed).cast::<T>();
-    // SAFETY: this thread cleared the handle and nobody uses the object, so it is this thread's own.
-    if let Some(error) = refusal(unsafe { &*object }) {
-        return restore(error);
+    // ORDERING: Acquire in `uses` pairs with the Release with which users clear their pins: their uses come before the drop.
+    let refused = if !barrier::heavy() || records.iter().any(|record| record.uses(handle)) {
+        Some(in_use::<T>())
+    } else {
+        // SAFETY: calls wait as long as the mark is there, and nobody uses the object, so it is this thread's own.
+        refusal(unsafe { &*object })
+    };
+    if let Some(error) = refused {
+        // ORDERING: Release, as in `fill`.
+        slot.handle.store(handle, Ordering::Release);
+        return Err(error);
     }
-    free_slots().slots.push((handle >> KIND_BITS) as usize % (SEGMENT_SLOTS * SEGMENTS_COUNT));
-    // SAFETY: as above; it came from a box in `insert`.
+    slot.handle.store(0, Ordering::Relaxed);
+    drop(records);
+    free_slots().slots.push(index_of(handle));
+    // SAFETY: as above; it came from a box in `fill`.
     Ok(unsafe { Box::from_raw(object) })
+}
+
+#[cold]
+fn in_use<T: Object>() -> Error {
+    let text = format!(
+        "the {} is in use by a call, a view or a callback of this or another thread; wait for its end, release its \
+         views, then free it",
+        T::NAME
+    );
+    Error::new(mf_status::MF_BUSY, text)
 }

@@ -95,12 +95,12 @@ pub(crate) unsafe fn put<T>(out: *mut T, name: &str, value: T) -> Result<(), Err
 
 /// Refuses a NULL pointer for a result, before anything happens.
 pub(crate) fn check_out<T>(out: *mut T, name: &str) -> Result<(), Error> {
-    if out.is_null() {
-        return Err(Error::argument(format!(
-            "{name} is NULL; pass the address of a variable for the result"
-        )));
-    }
-    Ok(())
+    if out.is_null() { Err(no_out(name)) } else { Ok(()) }
+}
+
+#[cold]
+fn no_out(name: &str) -> Error {
+    Error::argument(format!("{name} is NULL; pass the address of a variable for the result"))
 }
 
 /// A string of the caller.

@@ -7,11 +7,11 @@ use memferry::topology::Machine;
 
 use crate::emulator::{Devices, mf_emulator};
 use crate::error::{Error, mf_status};
-use crate::handles::{Object, insert, remove};
+use crate::handles::{Object, insert, remove, reserve};
 use crate::machine::{check_out, mf_machine, put};
 use crate::operation::{Starter, mf_operation, mf_result, mf_route_value, route};
 use crate::thread::call;
-use crate::transfer::{Transfer, handle, mf_transfer};
+use crate::transfer::{Transfer, mf_transfer};
 
 /// A mover. 0 is none. Free it with `mf_mover_free`.
 #[derive(Copy, Clone, Debug)]
@@ -145,24 +145,17 @@ pub unsafe extern "C" fn mf_mover_submit(
         if operation.callback.is_none() {
             check_out(transfer, "transfer")?;
         }
+        // Before the start: afterwards the buffers are in use.
+        let handle = if transfer.is_null() { None } else { Some(reserve()?) };
         // SAFETY: promised by the caller.
         let finish = unsafe { operation.start(Starter::Mover(mover)) }?;
         let followed = Transfer::follow(finish, operation.callback, operation.context);
-        if transfer.is_null() {
-            return Ok(());
+        if let Some(handle) = handle {
+            // SAFETY: promised by the caller.
+            unsafe { transfer.write(mf_transfer { id: handle.fill(followed) }) };
         }
-        give(followed, transfer)
+        Ok(())
     })
-}
-
-/// Writes the handle of a started operation. Without handles it waits, because its buffers are in use.
-fn give(followed: Arc<Transfer>, out: *mut mf_transfer) -> Result<(), Error> {
-    let given = handle(followed.clone()).inspect_err(|_| {
-        followed.wait();
-    })?;
-    // SAFETY: `out` was checked, and the callers promise that it is valid.
-    unsafe { out.write(given) };
-    Ok(())
 }
 
 /// Starts `count` operations together: cheaper than one by one if they are small.
@@ -190,20 +183,23 @@ pub unsafe extern "C" fn mf_mover_submit_batch(
         check_out(transfers, "transfers")?;
         // SAFETY: promised by the caller.
         let operations = unsafe { std::slice::from_raw_parts(operations, count) };
+        // Before the start: afterwards the buffers are in use.
+        let handles = (0..count).map(|_| reserve()).collect::<Result<Vec<_>, Error>>()?;
         let mut batch = mover.batch(operations[0].options()?);
         let mut finishes = Vec::with_capacity(count);
         for (index, operation) in operations.iter().enumerate() {
             // SAFETY: promised by the caller. After an error the batch is dropped, which starts nothing.
             let finish = unsafe { operation.start(Starter::Batch(&mut batch)) };
             finishes.push(
-                finish.map_err(|error| Error::new(error.status, format!("operation {index}: {error}")))?,
+                finish.map_err(|error| Error::new(error.status(), format!("operation {index}: {error}")))?,
             );
         }
         batch.submit();
-        for (index, (finish, operation)) in finishes.into_iter().zip(operations).enumerate() {
+        for (index, (finish, handle)) in finishes.into_iter().zip(handles).enumerate() {
+            let operation = &operations[index];
             let followed = Transfer::follow(finish, operation.callback, operation.context);
             // SAFETY: `index` is below `count`.
-            give(followed, unsafe { transfers.add(index) })?;
+            unsafe { transfers.add(index).write(mf_transfer { id: handle.fill(followed) }) };
         }
         Ok(())
     })
@@ -233,7 +229,8 @@ pub unsafe extern "C" fn mf_mover_run(
         }
         // SAFETY: promised by the caller.
         let finish = unsafe { operation.start(Starter::Mover(mover)) }?;
-        crate::transfer::return_result(Transfer::follow(finish, None, std::ptr::null_mut()).wait(), result)
+        // SAFETY: promised by the caller.
+        unsafe { Transfer::follow(finish, None, std::ptr::null_mut()).wait(result) }
     })
 }
 

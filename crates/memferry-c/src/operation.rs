@@ -12,7 +12,7 @@ use memferry_dsa::{
     DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags, Outcome, Request,
 };
 
-use crate::error::{self, Error, mf_status};
+use crate::error::{Error, mf_status};
 use crate::machine::mf_node;
 use crate::transfer::{Finish, mf_callback};
 
@@ -222,8 +222,9 @@ impl mf_result {
         }
     }
 
-    pub(crate) fn failed(error: Error) -> mf_result {
-        mf_result { status: error::keep(&error), ..mf_result::of(mf_outcome::MF_DONE, 0) }
+    /// Of an operation that failed.
+    pub(crate) fn failed(status: mf_status) -> mf_result {
+        mf_result { status, ..mf_result::of(mf_outcome::MF_DONE, 0) }
     }
 }
 
@@ -404,13 +405,9 @@ impl Starter<'_, '_> {
     }
 }
 
-fn finish<O: IntoResult, B>(result: Result<(O, CopyReport), OperationError<B>>) -> mf_result {
-    match result {
-        Ok((outcome, CopyReport { cpu_bytes, dsa_bytes, .. })) => {
-            mf_result { cpu_bytes, dsa_bytes, ..outcome.into_result() }
-        }
-        Err(error) => mf_result::failed(error.error.into()),
-    }
+fn finish<O: IntoResult, B>(result: Result<(O, CopyReport), OperationError<B>>) -> Result<mf_result, Error> {
+    let (outcome, CopyReport { cpu_bytes, dsa_bytes, .. }) = result.map_err(|error| error.error)?;
+    Ok(mf_result { cpu_bytes, dsa_bytes, ..outcome.into_result() })
 }
 
 impl mf_operation {

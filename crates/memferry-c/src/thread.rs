@@ -26,7 +26,7 @@ pub(crate) const VIEWS_COUNT: usize = 64;
 pub(crate) struct Record {
     /// Handles that calls of the owner use; the owner writes.
     pins: [AtomicU64; PINS_COUNT],
-    /// Handles of the caches of the owner's views; the owner writes.
+    /// Handles of the regions of the owner's views; the owner writes.
     views: [AtomicU64; VIEWS_COUNT],
     /// The process of the owner: a forked child ignores the records of threads that it does not have.
     process: AtomicU32,
@@ -42,7 +42,7 @@ pub(crate) struct Record {
     place: Cell<Place>,
 }
 
-// SAFETY: the cells are accessed by the owner only: `RECORD` of other threads does not point here.
+// SAFETY: the cells are accessed by the owner only: the `local` of other threads does not point here.
 unsafe impl Sync for Record {}
 // SAFETY: as above; the next owner follows the previous one under the lock of `RECORDS`.
 unsafe impl Send for Record {}
@@ -62,7 +62,6 @@ enum Place {
 static RECORDS: Mutex<Vec<&'static Record>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static RECORD: Cell<*const Record> = const { Cell::new(ptr::null()) };
     static OWNERSHIP: Cell<Option<Ownership>> = const { Cell::new(None) };
 }
 
@@ -71,12 +70,80 @@ struct Ownership(&'static Record);
 
 impl Drop for Ownership {
     fn drop(&mut self) {
-        RECORD.set(ptr::null());
+        local::set(ptr::null());
         if self.0.views_mask.get() == 0 {
             let _records = records();
             // ORDERING: Relaxed: the lock of `RECORDS` orders owners.
             self.0.is_owned.store(false, Ordering::Relaxed);
         }
+    }
+}
+
+/// The record of the calling thread, or null.
+///
+/// `thread_local!` in a shared library calls a function of the loader on each access. The initial-exec model is two loads;
+/// it needs 8 bytes of the memory that loaders keep for libraries that are loaded late.
+#[cfg(target_arch = "x86_64")]
+mod local {
+    use std::arch::{asm, global_asm};
+
+    use super::Record;
+
+    global_asm!(
+        ".pushsection .tbss.memferry_c_record, \"awT\", @nobits",
+        ".p2align 3",
+        ".globl memferry_c_record",
+        ".hidden memferry_c_record",
+        ".type memferry_c_record, @object",
+        ".size memferry_c_record, 8",
+        "memferry_c_record: .zero 8",
+        ".popsection",
+    );
+
+    #[inline]
+    pub(super) fn get() -> *const Record {
+        let record;
+        // SAFETY: loads the variable of this thread.
+        unsafe {
+            asm!(
+                "mov {0}, qword ptr [rip + memferry_c_record@GOTTPOFF]",
+                "mov {0}, qword ptr fs:[{0}]",
+                out(reg) record,
+                options(nostack, preserves_flags, readonly)
+            );
+        }
+        record
+    }
+
+    pub(super) fn set(record: *const Record) {
+        // SAFETY: stores to the variable of this thread.
+        unsafe {
+            asm!(
+                "mov {0}, qword ptr [rip + memferry_c_record@GOTTPOFF]",
+                "mov qword ptr fs:[{0}], {1}",
+                out(reg) _,
+                in(reg) record,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod local {
+    use std::cell::Cell;
+    use std::ptr;
+
+    use super::Record;
+
+    thread_local!(static RECORD: Cell<*const Record> = const { Cell::new(ptr::null()) });
+
+    pub(super) fn get() -> *const Record {
+        RECORD.get()
+    }
+
+    pub(super) fn set(record: *const Record) {
+        RECORD.set(record);
     }
 }
 
@@ -89,8 +156,8 @@ impl Record {
     /// Whether its thread uses the handle. Threads that a fork left behind do not count.
     pub(crate) fn uses(&self, handle: u64) -> bool {
         let is_here =
-            self.process.load(Ordering::Relaxed) == fork::generation() || ptr::eq(self, RECORD.get());
-        // ORDERING: Acquire pairs with the Release in `unpin` and `release_view`.
+            self.process.load(Ordering::Relaxed) == fork::generation() || ptr::eq(self, local::get());
+        // ORDERING: Acquire pairs with the Release in `unpin` and `end_view`.
         is_here && self.pins.iter().chain(&self.views).any(|pin| pin.load(Ordering::Acquire) == handle)
     }
 
@@ -104,7 +171,7 @@ impl Record {
 
 #[inline]
 fn record() -> &'static Record {
-    let record = RECORD.get();
+    let record = local::get();
     if record.is_null() {
         return own_record();
     }
@@ -138,7 +205,7 @@ fn own_record() -> &'static Record {
     // ORDERING: Relaxed: the lock of `RECORDS` orders owners.
     record.is_owned.store(true, Ordering::Relaxed);
     drop(records);
-    RECORD.set(record);
+    local::set(record);
     // In a thread that is ending the record is kept for ever.
     let _ = OWNERSHIP.try_with(|ownership| ownership.set(Some(Ownership(record))));
     record
@@ -177,22 +244,19 @@ impl Call {
         Ok(())
     }
 
-    /// Protects the cache of a view until its release. Returns the position and serial number of the view.
+    /// Protects the region of a view until `end_view`. Returns it with the position and serial number of the view.
     #[inline]
-    pub(crate) fn begin_view(&self, cache: u64) -> Result<(u32, u64), Error> {
+    pub(crate) fn begin_view<T: Object>(&self, region: u64) -> Result<(&T, u32, u64), Error> {
         let mask = self.record.views_mask.get();
-        let position = (!mask).trailing_zeros();
-        if position as usize >= VIEWS_COUNT {
-            let text = format!("this thread has {VIEWS_COUNT} views; release one");
-            return Err(Error::new(mf_status::MF_NO_MEMORY, text));
-        }
+        let position = mask.trailing_ones();
+        let Some(pin) = self.record.views.get(position as usize) else { return Err(too_many_views()) };
+        // SAFETY: the pin is cleared by `end_view`, after the last use of the view.
+        let region = unsafe { handles::protect::<T>(region, pin) }?;
         let serial = self.record.serial.get() + 1;
         self.record.serial.set(serial);
         self.record.serials[position as usize].set(serial);
         self.record.views_mask.set(mask | 1 << position);
-        // The pin of this call protects the cache, and is cleared after this with Release.
-        self.record.views[position as usize].store(cache, Ordering::Relaxed);
-        Ok((position, serial))
+        Ok((region, position, serial))
     }
 
     /// Whether the calling thread has this view.
@@ -207,7 +271,7 @@ impl Call {
     pub(crate) fn end_view(&self, position: u32) {
         self.record.serials[position as usize].set(0);
         self.record.views_mask.set(self.record.views_mask.get() & !(1 << position));
-        // ORDERING: Release pairs with the Acquire in `uses`: the uses of the cache come first.
+        // ORDERING: Release pairs with the Acquire in `uses`: the uses of the region come first.
         self.record.views[position as usize].store(0, Ordering::Release);
     }
 }
@@ -215,9 +279,16 @@ impl Call {
 impl Drop for Call {
     #[inline]
     fn drop(&mut self) {
-        self.record.unpin(self.pins_count);
+        if self.record.pins_count.get() != self.pins_count {
+            self.record.unpin(self.pins_count);
+        }
         self.record.place.set(self.place);
     }
+}
+
+#[cold]
+fn too_many_views() -> Error {
+    Error::new(mf_status::MF_NO_MEMORY, format!("this thread has {VIEWS_COUNT} views; release one"))
 }
 
 #[cold]
@@ -260,8 +331,9 @@ pub(crate) fn try_call<R>(body: impl FnOnce(&Call) -> Result<R, Error>) -> Resul
     }
 }
 
+/// The error of a panic.
 #[cold]
-fn contained(payload: Box<dyn std::any::Any + Send>) -> Error {
+pub(crate) fn contained(payload: Box<dyn std::any::Any + Send>) -> Error {
     let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
     // A payload may panic when it is dropped.
@@ -272,16 +344,21 @@ fn contained(payload: Box<dyn std::any::Any + Send>) -> Error {
 }
 
 fn run_in<R>(place: Place, body: impl FnOnce() -> R) -> R {
-    /// Restores the place even if the callback unwinds.
-    struct Restore(&'static Record, Place);
-    impl Drop for Restore {
+    /// Ends the process if the callback throws: nothing that it could leave is in order.
+    struct EndOnThrow;
+    impl Drop for EndOnThrow {
         fn drop(&mut self) {
-            self.0.place.set(self.1);
+            eprintln!("memferry: a callback threw an exception; callbacks must return");
+            std::process::abort();
         }
     }
     let record = record();
-    let _restore = Restore(record, record.place.replace(place));
-    body()
+    let former = record.place.replace(place);
+    let guard = EndOnThrow;
+    let result = body();
+    std::mem::forget(guard);
+    record.place.set(former);
+    result
 }
 
 /// Runs a completion callback.

@@ -2,14 +2,15 @@
 
 use std::ffi::c_void;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake};
 
-use crate::error::{Error, mf_status};
-use crate::handles::{Object, insert, remove};
+use crate::error::{self, Error, mf_status};
+use crate::handles::{Object, remove};
 use crate::operation::mf_result;
-use crate::thread::{call, in_completion};
+use crate::thread::{call, contained, in_completion};
 
 /// An operation in flight, or complete. 0 is none. Free it with `mf_transfer_free`.
 #[derive(Copy, Clone, Debug)]
@@ -27,11 +28,12 @@ pub struct mf_transfer {
 pub type mf_callback = Option<unsafe extern "C-unwind" fn(context: *mut c_void, result: *const mf_result)>;
 
 /// The completion of an operation as a future.
-pub(crate) type Finish = Pin<Box<dyn Future<Output = mf_result> + Send>>;
+pub(crate) type Finish = Pin<Box<dyn Future<Output = Result<mf_result, Error>> + Send>>;
 
 /// Polls an operation whenever it is woken; so it completes without a waiting thread.
 ///
-/// The lock of `state` covers polls. The callback is called without it.
+/// The lock of `state` covers polls: those of operations store the waker and never call it. The callback is called without
+/// the lock.
 pub(crate) struct Transfer {
     state: Mutex<State>,
     completed: Condvar,
@@ -40,7 +42,8 @@ pub(crate) struct Transfer {
 
 enum State {
     InFlight(Finish),
-    Complete(mf_result),
+    /// The error explains the status.
+    Complete(mf_result, Option<Error>),
 }
 
 struct Callback(mf_callback, *mut c_void);
@@ -74,75 +77,69 @@ impl Transfer {
         let mut state = self.lock();
         let State::InFlight(finish) = &mut *state else { return };
         let waker = self.clone().into();
-        if let Poll::Ready(result) = finish.as_mut().poll(&mut Context::from_waker(&waker)) {
-            *state = State::Complete(result);
-            drop(state);
-            self.completed.notify_all();
-            if let Callback(Some(callback), context) = self.callback {
-                // SAFETY: the caller of `submit` passed a function with this context; the result lives as long as the call.
-                in_completion(|| unsafe { callback(context, &result) });
+        // A panic would leave the engine's thread, and a transfer without an end.
+        let poll = || finish.as_mut().poll(&mut Context::from_waker(&waker));
+        let polled = catch_unwind(AssertUnwindSafe(poll))
+            .unwrap_or_else(|payload| Poll::Ready(Err(contained(payload))));
+        let Poll::Ready(ended) = polled else { return };
+        let error = ended.as_ref().err().cloned();
+        let result = ended.unwrap_or_else(|error| mf_result::failed(error.status()));
+        *state = State::Complete(result, error.clone());
+        drop(state);
+        self.completed.notify_all();
+        if let Callback(Some(callback), context) = self.callback {
+            if let Some(error) = error {
+                // For the callback.
+                error::keep(&error);
             }
+            // SAFETY: the caller of `submit` passed a function with this context; the result lives as long as the call.
+            in_completion(|| unsafe { callback(context, &result) });
         }
     }
 
-    fn result(&self) -> Option<mf_result> {
-        match &*self.lock() {
-            State::InFlight(_) => None,
-            State::Complete(result) => Some(*result),
-        }
+    fn is_complete(&self) -> bool {
+        matches!(&*self.lock(), State::Complete(..))
     }
 
-    /// Blocks until the operation is complete.
-    pub(crate) fn wait(self: &Arc<Self>) -> mf_result {
+    /// Writes the result, unless `out` is NULL. Returns false if the operation is in flight.
+    ///
+    /// # Errors
+    /// That of the operation.
+    ///
+    /// # Safety
+    /// `out` is NULL or valid for a write.
+    unsafe fn result(&self, out: *mut mf_result) -> Result<bool, Error> {
+        let State::Complete(result, error) = &*self.lock() else { return Ok(false) };
+        if !out.is_null() {
+            // SAFETY: promised by the caller.
+            unsafe { out.write(*result) };
+        }
+        error.clone().map_or(Ok(true), Err)
+    }
+
+    /// Blocks until the operation is complete. Writes the result, unless `out` is NULL.
+    ///
+    /// # Errors
+    /// That of the operation.
+    ///
+    /// # Safety
+    /// `out` is NULL or valid for a write.
+    pub(crate) unsafe fn wait(self: &Arc<Self>, out: *mut mf_result) -> Result<(), Error> {
         // In a forked child nobody wakes; a poll notices.
         self.advance();
         let mut state = self.lock();
-        loop {
-            match &*state {
-                State::Complete(result) => return *result,
-                State::InFlight(_) => {
-                    state = self.completed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-            }
+        while matches!(&*state, State::InFlight(_)) {
+            state = self.completed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        drop(state);
+        // SAFETY: promised by the caller.
+        unsafe { self.result(out) }.map(drop)
     }
 }
 
 impl Wake for Transfer {
     fn wake(self: Arc<Self>) {
         self.advance();
-    }
-}
-
-/// Makes the handle of a transfer.
-pub(crate) fn handle(transfer: Arc<Transfer>) -> Result<mf_transfer, Error> {
-    Ok(mf_transfer { id: insert(transfer)? })
-}
-
-pub(crate) fn return_result(result: mf_result, out: *mut mf_result) -> Result<(), Error> {
-    if !out.is_null() {
-        // SAFETY: promised by the callers of the two functions below.
-        unsafe { out.write(result) };
-    }
-    match result.status {
-        mf_status::MF_OK => Ok(()),
-        // The message was kept on the thread that completed the operation; this one gets its own.
-        status => Err(Error::new(status, explanation(status))),
-    }
-}
-
-fn explanation(status: mf_status) -> &'static str {
-    match status {
-        mf_status::MF_FORKED => {
-            "the operation was in flight when this process was forked; submit it again here"
-        }
-        mf_status::MF_BUFFERS_LOST => {
-            "a device was lost that may still access the buffers; never free or reuse them"
-        }
-        mf_status::MF_INVALID_ARGUMENT => "no engine accepts the operation; check its sizes and addresses",
-        _ => {
-            "the engines could not execute the operation; the statistics of the mover and `memferry topology` say more"
-        }
     }
 }
 
@@ -156,10 +153,11 @@ fn explanation(status: mf_status) -> &'static str {
 pub unsafe extern "C" fn mf_transfer_wait(transfer: mf_transfer, result: *mut mf_result) -> mf_status {
     call(|call| {
         let transfer = call.get::<Arc<Transfer>>(transfer.id)?;
-        if transfer.result().is_none() {
+        if !transfer.is_complete() {
             call.may_block()?;
         }
-        return_result(transfer.wait(), result)
+        // SAFETY: promised by the caller.
+        unsafe { transfer.wait(result) }
     })
 }
 
@@ -170,12 +168,10 @@ pub unsafe extern "C" fn mf_transfer_wait(transfer: mf_transfer, result: *mut mf
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_transfer_poll(transfer: mf_transfer, result: *mut mf_result) -> mf_status {
     let mut is_pending = false;
-    let status = call(|call| match call.get::<Arc<Transfer>>(transfer.id)?.result() {
-        Some(complete) => return_result(complete, result),
-        None => {
-            is_pending = true;
-            Ok(())
-        }
+    let status = call(|call| {
+        // SAFETY: promised by the caller.
+        is_pending = !unsafe { call.get::<Arc<Transfer>>(transfer.id)?.result(result) }?;
+        Ok(())
     });
     if is_pending { mf_status::MF_PENDING } else { status }
 }
@@ -188,7 +184,7 @@ pub unsafe extern "C" fn mf_transfer_poll(transfer: mf_transfer, result: *mut mf
 pub extern "C" fn mf_transfer_free(transfer: mf_transfer) -> mf_status {
     call(|_| {
         remove::<Arc<Transfer>>(transfer.id, |transfer| {
-            let is_unobserved = transfer.callback.0.is_none() && transfer.result().is_none();
+            let is_unobserved = transfer.callback.0.is_none() && !transfer.is_complete();
             is_unobserved.then(|| {
                 Error::new(
                     mf_status::MF_BUSY,

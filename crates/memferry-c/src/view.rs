@@ -1,12 +1,12 @@
 //! Views: hits without lock, allocation or reference count.
 
 use std::ffi::c_void;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::ManuallyDrop;
 use std::ptr;
 
 use memferry::cache::View;
 
-use crate::cache::{CCache, CRegion, mf_access, mf_cache, mf_location, mf_region};
+use crate::cache::{CRegion, mf_access, mf_cache, mf_location, mf_region};
 use crate::error::{Error, mf_status};
 use crate::machine::{check_out, put};
 use crate::thread::{Call, call};
@@ -52,41 +52,21 @@ pub unsafe extern "C" fn mf_cache_view(
 ) -> mf_status {
     call(|call| {
         check_out(view, "view")?;
-        let handle = cache.id;
-        let cache = call.get::<CCache>(handle)?;
-        let region = &call.get::<CRegion>(region.id)?.region;
         let end = offset.checked_add(size).ok_or_else(out_of_range)?;
-        const NONE: mf_access = mf_access { flags: 0, requester: 0, near_node: 0, route: 0 };
+        let (region, position, serial) = call.begin_view::<CRegion>(region.id)?;
         // SAFETY: promised by the caller.
-        let options = unsafe { options.as_ref() }.unwrap_or(&NONE);
-        if options.flags & (crate::cache::MF_ACCESS_WEAK | crate::cache::MF_WAIT_WEAK) != 0 {
-            return Err(Error::argument("a view is neither weak nor waited for; use mf_cache_access"));
-        }
-        let access = cache.access(options, region, size)?;
-        let (position, serial) = call.begin_view(handle)?;
-        let borrowed = match cache.cache.view(region, offset..end, access) {
-            Ok(borrowed) => borrowed,
-            Err(error) => {
-                call.end_view(position);
-                return Err(error.into());
-            }
-        };
-        // SAFETY: the record of this thread protects the cache until `end_view`, which comes after the drop of the view.
+        let borrowed = region.view(cache, offset..end, unsafe { options.as_ref() });
+        let borrowed = borrowed.inspect_err(|_| call.end_view(position))?;
+        // SAFETY: `end_view`, which ends the protection of the region and so of its cache, comes after the drop of the view.
         let borrowed = ManuallyDrop::new(unsafe { std::mem::transmute::<View<'_>, Inner>(borrowed) });
-        let mut inner = MaybeUninit::<[u64; 8]>::uninit();
         let bytes = borrowed.as_slice();
-        // SAFETY: `view` is valid for a write. The view fits, as asserted above, and the rest of `inner` stays as it is.
+        // SAFETY: `view` is valid for a write, and the view fits, as asserted above.
         unsafe {
             (&raw mut (*view).data).write(bytes.as_ptr().cast());
             (&raw mut (*view).size).write(bytes.len());
             (&raw mut (*view).position).write(position);
             (&raw mut (*view).serial).write(serial);
-            inner.as_mut_ptr().cast::<ManuallyDrop<Inner>>().write(borrowed);
-            ptr::copy_nonoverlapping(
-                inner.as_ptr().cast::<u8>(),
-                (&raw mut (*view).inner).cast::<u8>(),
-                size_of::<Inner>(),
-            );
+            (&raw mut (*view).inner).cast::<ManuallyDrop<Inner>>().write(borrowed);
         }
         Ok(())
     })
