@@ -56,7 +56,13 @@ pub unsafe extern "C" fn mf_cache_view(
         let (region, position, serial) = call.begin_view::<CRegion>(region.id)?;
         // SAFETY: promised by the caller.
         let borrowed = region.view(cache, offset..end, unsafe { options.as_ref() });
-        let borrowed = borrowed.inspect_err(|_| call.end_view(position))?;
+        let borrowed = match borrowed {
+            Ok(borrowed) => borrowed,
+            Err(error) => {
+                call.end_view(position);
+                return Err(error);
+            }
+        };
         // SAFETY: `end_view`, which ends the protection of the region and so of its cache, comes after the drop of the view.
         let borrowed = ManuallyDrop::new(unsafe { std::mem::transmute::<View<'_>, Inner>(borrowed) });
         let bytes = borrowed.as_slice();
@@ -78,10 +84,10 @@ fn out_of_range() -> Error {
 }
 
 /// The borrowed view of this thread.
-fn inner(call: &Call, view: *const mf_view) -> Result<*const Inner, Error> {
+fn inner(call: &Call, view: *mut mf_view) -> Result<*mut Inner, Error> {
     // SAFETY: the callers promise that `view` is NULL or readable.
-    match unsafe { view.as_ref() } {
-        Some(view) if call.has_view(view.position, view.serial) => Ok((&raw const view.inner).cast()),
+    match unsafe { view.as_mut() } {
+        Some(view) if call.has_view(view.position, view.serial) => Ok((&raw mut view.inner).cast()),
         _ => Err(not_a_view()),
     }
 }
@@ -104,7 +110,7 @@ pub unsafe extern "C" fn mf_view_release(view: *mut mf_view) -> mf_status {
         let borrowed = inner(call, view)?;
         // SAFETY: the serial number is in use, so the view was not released, and is dropped once: `end_view` follows.
         unsafe {
-            drop(borrowed.read());
+            ptr::drop_in_place(borrowed);
             call.end_view((*view).position);
             (&raw mut (*view).serial).write(0);
             (&raw mut (*view).data).write(ptr::null());

@@ -32,7 +32,7 @@ impl<'a> View<'a> {
     }
 
     /// The bytes: of the near copy if it is ready, else of the source. See [`Entry::as_slice`].
-    #[inline]
+    #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
         match &self.hold {
             Hold::Borrowed(guard) => {
