@@ -560,8 +560,8 @@ enum mf_status mf_cache_init(struct mf_mover mover,
 
 // Frees a cache. Waits for its copies, after which it no longer reads memory of the caller.
 //
-// Held entries stay readable. `MF_BUSY` while another thread uses the cache or a thread has a view of it. Not in a
-// completion callback.
+// Held entries stay readable. `MF_BUSY` while it has registered regions or another thread uses it. Not in a completion
+// callback.
 enum mf_status mf_cache_free(struct mf_cache cache);
 
 // Registers `size` bytes, mostly accessed in chunks of `chunk_size` (0: as a whole). Hits on chunks take no lock.
@@ -580,7 +580,8 @@ enum mf_status mf_cache_register(struct mf_cache cache,
 
 // Ends a region. Waits for its copies, after which the library no longer reads its bytes.
 //
-// Near copies in held entries stay readable; entries that read from the source do not. Not in a completion callback.
+// Near copies in held entries stay readable; entries that read from the source do not. `MF_BUSY` while a thread has a view
+// of it. Not in a completion callback.
 enum mf_status mf_region_free(struct mf_region region);
 
 // Returns the bytes at `data` in the fastest memory that has them, and starts a copy if there is none: `Cache::Access`.

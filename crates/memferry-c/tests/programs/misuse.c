@@ -109,9 +109,11 @@ static void views(void) {
     CHECK(mf_cache_view(cache, region, 0, PAGE, NULL, &view));
     pthread_t thread;
     ENSURE(pthread_create(&thread, NULL, release, &view) == 0 && pthread_join(thread, NULL) == 0);
-    REFUSED(MF_BUSY, mf_cache_free(cache));
+    REFUSED(MF_BUSY, mf_region_free(region));
     copied = view;
     CHECK(mf_view_release(&view));
+    REFUSED(MF_BUSY, mf_cache_free(cache)); /* of the region */
+    REFUSED(MF_INVALID_HANDLE, mf_cache_view((mf_cache){region.id}, region, 0, PAGE, NULL, &view));
     REFUSED(MF_INVALID_HANDLE, mf_view_release(&view));
     REFUSED(MF_INVALID_HANDLE, mf_view_release(&copied));
     REFUSED(MF_INVALID_HANDLE, mf_view_release(NULL));
@@ -196,6 +198,105 @@ static void signals(void) {
     CHECK(mf_cache_free(strange));
 }
 
+static atomic_bool is_over;
+static mf_region shared_region;
+
+/* Calls without a pause. None may fail: the handles are valid, although frees of them are tried. */
+static void *calls(void *unused) {
+    (void)unused;
+    mf_view view;
+    while (!atomic_load(&is_over)) {
+        CHECK(mf_cache_view(cache, shared_region, 0, PAGE, NULL, &view));
+        CHECK(mf_view_release(&view));
+    }
+    return NULL;
+}
+
+static void refused_frees(void) {
+    mf_view view;
+    pthread_t thread;
+    CHECK(mf_cache_register(cache, source, SIZE, PAGE, MF_NO_NODE, &shared_region));
+    CHECK(mf_cache_view(cache, shared_region, 0, PAGE, NULL, &view));
+    ENSURE(pthread_create(&thread, NULL, calls, NULL) == 0);
+    for (int i = 0; i < 3000; i++) {
+        REFUSED(MF_BUSY, mf_region_free(shared_region));
+        REFUSED(MF_BUSY, mf_cache_free(cache));
+    }
+    atomic_store(&is_over, true);
+    ENSURE(pthread_join(thread, NULL) == 0);
+    atomic_store(&is_over, false);
+    CHECK(mf_view_release(&view));
+    CHECK(mf_region_free(shared_region));
+}
+
+static void succeeds(pid_t child) {
+    int status;
+    ENSURE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* A child that only executes a program, while another thread makes calls. */
+static void executes(void) {
+    pthread_t thread;
+    CHECK(mf_cache_register(cache, source, SIZE, PAGE, MF_NO_NODE, &shared_region));
+    ENSURE(pthread_create(&thread, NULL, calls, NULL) == 0);
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            execlp("true", "true", (char *)NULL);
+            _exit(1);
+        }
+        succeeds(child);
+    }
+    atomic_store(&is_over, true);
+    ENSURE(pthread_join(thread, NULL) == 0);
+    atomic_store(&is_over, false);
+    CHECK(mf_region_free(shared_region));
+}
+
+/* An operation in flight during a fork fails in the child; the message is on the thread that waits. */
+static atomic_bool may_return;
+
+static void blocks(void *context, const mf_result *result) {
+    (void)context, (void)result;
+    while (!atomic_load(&may_return)) usleep(100);
+}
+
+static void *waits(void *transfer) {
+    REFUSED(MF_FORKED, mf_transfer_wait(*(mf_transfer *)transfer, NULL));
+    ENSURE(strstr(mf_error_message(), "forked process"));
+    return NULL;
+}
+
+static void forked_in_flight(void) {
+    enum { LARGE = 1 << 20 };
+    mf_mover single;
+    CHECK(mf_mover_create(machine, &(mf_mover_options){.devices = MF_DEVICES_NONE, .route = MF_ROUTE_SINGLE, .cpu_workers = 1},
+                          &single));
+    unsigned char *from = calloc(2, LARGE);
+    mf_operation copy = {.opcode = MF_COPY, .source = from, .target = from + LARGE, .size = LARGE, .callback = blocks};
+    mf_transfer transfer;
+    CHECK(mf_mover_submit(single, &copy, NULL));
+    copy.callback = NULL;
+    copy.source = from + LARGE; /* the worker is in the callback by then, or still copies */
+    copy.target = from;
+    CHECK(mf_mover_submit(single, &copy, &transfer));
+    ENSURE(mf_transfer_poll(transfer, NULL) == MF_PENDING);
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        waits(&transfer);
+        ENSURE(pthread_create(&thread, NULL, waits, &transfer) == 0 && pthread_join(thread, NULL) == 0);
+        CHECK(mf_transfer_free(transfer));
+        _exit(0);
+    }
+    succeeds(child);
+    atomic_store(&may_return, true);
+    CHECK(mf_transfer_wait(transfer, NULL));
+    CHECK(mf_transfer_free(transfer));
+    CHECK(mf_mover_free(single));
+    free(from);
+}
+
 /* A forked child uses inherited handles. */
 static void forks(void) {
     mf_entry entry;
@@ -214,15 +315,11 @@ static void forks(void) {
         CHECK(mf_entry_free(own));
         _exit(0);
     }
-    int status;
-    ENSURE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    succeeds(child);
     CHECK(mf_entry_free(entry));
 }
 
 /* Threads that free what others use. */
-static atomic_bool is_over;
-static mf_region shared_region;
-
 static void *reads(void *unused) {
     (void)unused;
     mf_view view;
@@ -267,8 +364,13 @@ int main(int argc, char **argv) {
     views();
     callbacks_that_call_back();
     signals();
+    refused_frees();
+    if (argc == 1) {
+        executes();
+        forks();
+        forked_in_flight();
+    }
     races();
-    if (argc == 1) forks();
     CHECK(mf_cache_free(cache));
     REFUSED(MF_INVALID_HANDLE, mf_cache_flush(cache));
     CHECK(mf_mover_free(mover));
