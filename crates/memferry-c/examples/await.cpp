@@ -1,39 +1,29 @@
 // co_await: operations in the order of the code, without a waiting thread.
-#include <atomic>
+#include <array>
 #include <coroutine>
 #include <cstdio>
 #include <exception>
+#include <future>
 #include <memferry.hpp>
 #include <span>
 #include <vector>
 
 namespace {
 
-/// A coroutine that starts at once and reports its end.
+/// A coroutine that starts at once. Its result is a future: the thread that completes the last operation ends the coroutine.
 struct Task {
     struct promise_type {
-        std::atomic<int> state{0};
-        Task get_return_object() { return Task{std::coroutine_handle<promise_type>::from_promise(*this)}; }
+        std::promise<bool> result;
+        Task get_return_object() { return Task{result.get_future()}; }
         std::suspend_never initial_suspend() noexcept { return {}; }
-        auto final_suspend() noexcept {
-            struct Announce {
-                bool await_ready() noexcept { return false; }
-                void await_suspend(std::coroutine_handle<promise_type> self) noexcept {
-                    self.promise().state.store(1);
-                    self.promise().state.notify_all();
-                }
-                void await_resume() noexcept {}
-            };
-            return Announce{};
-        }
-        void return_void() {}
-        void unhandled_exception() { std::terminate(); }
+        std::suspend_never final_suspend() noexcept { return {}; }
+        void return_value(bool value) { result.set_value(value); }
+        void unhandled_exception() { result.set_exception(std::current_exception()); }
     };
-    std::coroutine_handle<promise_type> handle;
-    void wait() const { handle.promise().state.wait(0); }
+    std::future<bool> result;
 };
 
-Task copy_and_check(const memferry::Mover &mover, std::span<const int> source, std::span<int> target, bool &is_equal) {
+Task copy_and_check(const memferry::Mover &mover, std::span<const int> source, std::span<int> target) {
     co_await mover.async(memferry::copy(source, target));
     mf_operation compare{};
     compare.opcode = MF_COMPARE;
@@ -41,7 +31,6 @@ Task copy_and_check(const memferry::Mover &mover, std::span<const int> source, s
     compare.source_2 = target.data();
     compare.size = source.size_bytes();
     mf_result result = co_await mover.async(compare);
-    is_equal = result.outcome == MF_EQUAL;
     bool is_refused = false;
     try {
         compare.source_2 = nullptr;
@@ -49,7 +38,7 @@ Task copy_and_check(const memferry::Mover &mover, std::span<const int> source, s
     } catch (const memferry::Error &error) {
         is_refused = error.status() == MF_INVALID_ARGUMENT;
     }
-    is_equal = is_equal && is_refused;
+    co_return result.outcome == MF_EQUAL && is_refused;
 }
 
 }  // namespace
@@ -59,12 +48,17 @@ int main() {
     memferry::Machine machine = memferry::Machine::from_profile("two-tiers");
     memferry::Mover mover(machine, {.devices = MF_DEVICES_NONE, .route = 0, .cpu_workers = 0, .emulator = emulator.get()});
     std::vector<int> source(1 << 16, 7), target(source.size());
-    bool is_equal = false;
-    Task task = copy_and_check(mover, source, target, is_equal);
-    task.wait();
-    // The thread that completed the last operation may still be in its callback.
-    mover.drain();
-    task.handle.destroy();
+    // A batch: both halves, started together.
+    const std::span<const int> from(source);
+    const std::span<int> to(target);
+    const std::size_t half = from.size() / 2;
+    const std::array halves{memferry::copy(from.first(half), to.first(half)),
+                            memferry::copy(from.subspan(half), to.subspan(half))};
+    for (const memferry::Transfer &transfer : mover.submit(halves)) transfer.wait();
+    if (source != target) return 1;
+
+    target.assign(target.size(), 0);
+    bool is_equal = copy_and_check(mover, source, target).result.get();
     std::printf("%s\n", is_equal ? "equal" : "different");
     return is_equal ? 0 : 1;
 }

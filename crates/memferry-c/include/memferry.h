@@ -36,6 +36,9 @@
 // the source. If source and requester are unknown, nothing is copied.
 #define MF_NEAREST_FASTER 1024
 
+// Size of a name with its final 0.
+#define MF_NAME_SIZE 32
+
 // Flag of an operation: wait on page faults in the device, if its queue allows that.
 #define MF_BLOCK_ON_FAULT 1
 
@@ -198,7 +201,7 @@ typedef mf_node (*mf_placement_policy)(void *context, const struct mf_policy_req
 // A value of `mf_route`. A number, so that others can be refused.
 typedef uint32_t mf_route_value;
 
-// Returns the engines of a copy, a value of `mf_route`. Called like a placement policy.
+// Returns the engines of a copy, a value of `mf_route`. Called like a placement policy, though not on all hits.
 typedef mf_route_value (*mf_copy_policy)(void *context, const struct mf_policy_request *request);
 
 // Allocates memory on a node, or returns NULL. It must neither call the library nor throw.
@@ -347,6 +350,20 @@ typedef struct mf_link {
   uint32_t distance;
 } mf_link;
 
+// A DSA device. Figures are 0 if unknown.
+typedef struct mf_accelerator {
+  // The kernel's name, such as "dsa0".
+  char name[MF_NAME_SIZE];
+  // The node it is attached to, or `MF_NO_NODE`.
+  mf_node node;
+  // Work queues that it can have.
+  uint32_t work_queues_count;
+  // Its processing engines.
+  uint32_t engines_count;
+  // Its maximum copy rate.
+  uint64_t bytes_per_s_max;
+} mf_accelerator;
+
 // Options of a mover. All zero: the devices of this machine, the default route.
 typedef struct mf_mover_options {
   // A value of `mf_devices`.
@@ -484,7 +501,7 @@ typedef struct mf_view {
   // Their number.
   size_t size;
   // For the library.
-  uint32_t position;
+  size_t position;
   // For the library.
   uint64_t serial;
   // For the library.
@@ -715,11 +732,14 @@ enum mf_status mf_machine_link(struct mf_machine machine, mf_node cpus, mf_node 
 // `faster` is NULL or valid for a write.
 enum mf_status mf_machine_nearest_faster(struct mf_machine machine, mf_node node, mf_node *faster);
 
-// Writes the number of DSA devices of a machine.
+// Writes up to `capacity` DSA devices, and their number to `count`. With capacity 0, `accelerators` may be NULL.
 //
 // # Safety
-// `count` is NULL or valid for a write.
-enum mf_status mf_machine_accelerators_count(struct mf_machine machine, size_t *count);
+// `accelerators` is valid for writes of `capacity` elements, `count` is NULL or valid for a write.
+enum mf_status mf_machine_accelerators(struct mf_machine machine,
+                                       struct mf_accelerator *accelerators,
+                                       size_t capacity,
+                                       size_t *count);
 
 // Builds a mover. NULL options are all zero.
 //

@@ -87,6 +87,13 @@ public:
         check(mf_machine_nodes(id_, nodes.data(), count, &count));
         return nodes;
     }
+    std::vector<mf_accelerator> accelerators() const {
+        std::size_t count = 0;
+        check(mf_machine_accelerators(id_, nullptr, 0, &count));
+        std::vector<mf_accelerator> accelerators(count);
+        check(mf_machine_accelerators(id_, accelerators.data(), count, &count));
+        return accelerators;
+    }
     std::string name() const {
         std::size_t length = 0;
         check(mf_machine_name(id_, nullptr, 0, &length));
@@ -193,6 +200,15 @@ public:
         mf_transfer transfer;
         check(mf_mover_submit(id_, &operation, &transfer));
         return Transfer(transfer);
+    }
+    /// Starts operations together: see mf_mover_submit_batch.
+    std::vector<Transfer> submit(std::span<const mf_operation> operations) const {
+        std::vector<mf_transfer> ids(operations.size());
+        std::vector<Transfer> transfers;
+        transfers.reserve(ids.size());
+        check(mf_mover_submit_batch(id_, operations.data(), operations.size(), ids.data()));
+        for (mf_transfer id : ids) transfers.emplace_back(id);
+        return transfers;
     }
     mf_result run(const mf_operation &operation) const {
         mf_result result;

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memferry::cache::{
@@ -70,7 +70,7 @@ pub struct mf_policy_request {
 pub type mf_placement_policy =
     Option<unsafe extern "C-unwind" fn(context: *mut c_void, request: *const mf_policy_request) -> mf_node>;
 
-/// Returns the engines of a copy, a value of `mf_route`. Called like a placement policy.
+/// Returns the engines of a copy, a value of `mf_route`. Called like a placement policy, though not on all hits.
 pub type mf_copy_policy = Option<
     unsafe extern "C-unwind" fn(context: *mut c_void, request: *const mf_policy_request) -> mf_route_value,
 >;
@@ -235,22 +235,10 @@ struct CCache {
 #[derive(Default)]
 struct Regions {
     /// By first address; they do not overlap.
-    registered: BTreeMap<usize, Region>,
-    /// By first address and size. Calls in progress share the region: so that no copy starts from a region that is no
-    /// longer listed, it is removed only if none does.
+    registered: BTreeMap<usize, Arc<Region>>,
+    /// By first address and size. Calls in progress share the region. A region that a copy may read is listed, so that
+    /// calls which wait for its copies find it: see [`CCache::retire`].
     implicit: BTreeMap<(usize, usize), Arc<Region>>,
-}
-
-impl Regions {
-    /// Removes the implicit regions that `is_unused` accepts and no call uses.
-    fn retire(&mut self, is_unused: impl Fn(&Region) -> bool) {
-        self.implicit.retain(|_, region| {
-            let is_shared = Arc::strong_count(region) > 1;
-            // ORDERING: Acquire pairs with the Release of the last drop of a call's reference: what it accessed is seen.
-            fence(Ordering::Acquire);
-            is_shared || !is_unused(region)
-        });
-    }
 }
 
 /// A callback and its context.
@@ -301,29 +289,29 @@ pub(crate) struct CRegion {
 }
 
 impl CRegion {
+    /// Borrows bytes of a chunk that is near. `None`: [`view`](CRegion::view) decides.
+    #[inline(always)]
+    pub(crate) fn hit(&self, cache: mf_cache, range: Range<usize>) -> Option<View<'_>> {
+        if cache.id != self.cache_handle {
+            return None;
+        }
+        self.cache.cache.hit(&self.region, range)
+    }
+
     /// Borrows bytes.
-    #[inline]
     pub(crate) fn view(
         &self,
         cache: mf_cache,
         range: Range<usize>,
-        options: Option<&mf_access>,
+        options: &mf_access,
     ) -> Result<View<'_>, Error> {
         if cache.id != self.cache_handle {
             return Err(not_of_this_cache(cache));
         }
-        let access = match (options, &self.cache.copy_policy) {
-            (None, None) => plain_access(self.cache.flags),
-            _ => {
-                let options = options.copied().unwrap_or_default();
-                if options.flags & (MF_ACCESS_WEAK | MF_WAIT_WEAK) != 0 {
-                    return Err(Error::argument(
-                        "a view is neither weak nor waited for; use mf_cache_access",
-                    ));
-                }
-                self.cache.access(&options, &self.region, range.len())?
-            }
-        };
+        if options.flags & (MF_ACCESS_WEAK | MF_WAIT_WEAK) != 0 {
+            return Err(Error::argument("a view is neither weak nor waited for; use mf_cache_access"));
+        }
+        let access = self.cache.access(options, &self.region, range.len())?;
         Ok(self.cache.cache.view(&self.region, range, access)?)
     }
 }
@@ -333,18 +321,6 @@ fn not_of_this_cache(cache: mf_cache) -> Error {
     let text =
         format!("{:#x} is not the cache of the region; pass the one that it was registered with", cache.id);
     Error::new(mf_status::MF_INVALID_HANDLE, text)
-}
-
-/// The options of an access without options of its own.
-#[inline]
-fn plain_access(flags: u32) -> Access {
-    Access {
-        near: None,
-        requester: None,
-        route: None,
-        consumer: if flags & MF_INTO_CACHE != 0 { Consumer::CoresSoon } else { Consumer::Unknown },
-        block_on_fault: flags & MF_BLOCK_ON_FAULT != 0,
-    }
 }
 
 impl Object for CRegion {
@@ -401,7 +377,13 @@ impl CCache {
             (_, route) => route,
         };
         let near = node(MF_NEAR_NODE, options.near_node);
-        Ok(Access { near, requester, route: route(chosen)?, ..plain_access(flags) })
+        Ok(Access {
+            near,
+            requester,
+            route: route(chosen)?,
+            consumer: if flags & MF_INTO_CACHE != 0 { Consumer::CoresSoon } else { Consumer::Unknown },
+            block_on_fault: flags & MF_BLOCK_ON_FAULT != 0,
+        })
     }
 
     /// The region that has these addresses, and the range in it. Makes one if there is none.
@@ -410,12 +392,44 @@ impl CCache {
         if let Some((first, region)) = regions.registered.range(..=start).next_back()
             && start - first + size <= region.len()
         {
-            return (Arc::new(region.clone()), start - first..start - first + size);
+            return (region.clone(), start - first..start - first + size);
         }
         let region = regions.implicit.entry((start, size)).or_insert_with(|| {
             Arc::new(self.cache.register(Foreign { start: ptr::with_exposed_provenance(start), size }))
         });
         (region.clone(), 0..size)
+    }
+
+    /// Removes the entries of parts of regions, and waits for copies from them. `keys` are those of the implicit regions.
+    fn remove(
+        &self,
+        parts: Vec<(Arc<Region>, Range<usize>)>,
+        keys: Vec<(usize, usize)>,
+    ) -> Result<(), Error> {
+        for (region, part) in parts {
+            self.cache.invalidate(&region, part)?;
+            region.drain();
+        }
+        self.retire(keys);
+        Ok(())
+    }
+
+    /// Removes those implicit regions of `keys` that no call uses, and that have no near bytes.
+    ///
+    /// Then no copy of them is in flight: either its bytes count as near, or a call removed the entry, and uses the region
+    /// until it has waited for the copy.
+    fn retire(&self, keys: Vec<(usize, usize)>) {
+        let usages = self.cache.stats().nodes;
+        let mut regions = self.regions();
+        for key in keys {
+            let Some(region) = regions.implicit.get_mut(&key).and_then(Arc::get_mut) else { continue };
+            if usages
+                .iter()
+                .all(|usage| self.cache.near_bytes(region, usage.node).is_ok_and(|bytes| bytes == 0))
+            {
+                regions.implicit.remove(&key);
+            }
+        }
     }
 }
 
@@ -571,7 +585,7 @@ pub unsafe extern "C" fn mf_cache_register(
             return Err(Error::argument(text));
         }
         let made = cache.cache.register_chunked(Foreign { start: data.cast(), size }, home, chunk_size);
-        regions.registered.insert(range.start, made.clone());
+        regions.registered.insert(range.start, Arc::new(made.clone()));
         cache.registered_count.fetch_add(1, Ordering::Relaxed);
         drop(regions);
         // SAFETY: the cache is not freed while `registered_count` counts the region.
@@ -650,9 +664,10 @@ pub unsafe extern "C" fn mf_cache_invalidate(cache: mf_cache, data: *const c_voi
         call.may_block()?;
         let cache = call.get::<CCache>(cache.id)?;
         let range = addresses(data, size)?;
-        let mut regions = cache.regions();
+        let regions = cache.regions();
         let is_hit = |start: usize, region: &Region| overlaps(&range, start, region.len());
         let mut changed = Vec::new();
+        let mut keys = Vec::new();
         for (&start, region) in regions.registered.range(..range.end) {
             if is_hit(start, region) {
                 let from = range.start.saturating_sub(start);
@@ -662,16 +677,12 @@ pub unsafe extern "C" fn mf_cache_invalidate(cache: mf_cache, data: *const c_voi
         }
         for (&(start, size), region) in regions.implicit.range(..(range.end, 0)) {
             if is_hit(start, region) {
-                changed.push((Region::clone(region), 0..size));
+                changed.push((region.clone(), 0..size));
+                keys.push((start, size));
             }
         }
-        regions.retire(|region| changed.iter().any(|(other, _)| other.id() == region.id()));
         drop(regions);
-        for (region, part) in changed {
-            cache.cache.invalidate(&region, part)?;
-            region.drain();
-        }
-        Ok(())
+        cache.remove(changed, keys)
     })
 }
 
@@ -681,10 +692,8 @@ pub extern "C" fn mf_cache_flush(cache: mf_cache) -> mf_status {
     call(|call| {
         let cache = call.get::<CCache>(cache.id)?;
         cache.cache.flush();
-        let nodes: Vec<NodeId> = cache.cache.stats().nodes.iter().map(|usage| usage.node).collect();
-        cache.regions().retire(|region| {
-            !nodes.iter().any(|&node| cache.cache.near_bytes(region, node).is_ok_and(|bytes| bytes > 0))
-        });
+        let keys = cache.regions().implicit.keys().copied().collect();
+        cache.retire(keys);
         Ok(())
     })
 }
@@ -696,14 +705,12 @@ pub extern "C" fn mf_cache_clear(cache: mf_cache) -> mf_status {
     call(|call| {
         call.may_block()?;
         let cache = call.get::<CCache>(cache.id)?;
-        cache.cache.clear();
-        let mut regions = cache.regions();
-        let implicit = regions.implicit.values().map(|region| Region::clone(region));
-        let all: Vec<Region> = implicit.chain(regions.registered.values().cloned()).collect();
-        regions.retire(|_| true);
+        let regions = cache.regions();
+        let keys = regions.implicit.keys().copied().collect();
+        let all = regions.implicit.values().chain(regions.registered.values());
+        let all = all.map(|region| (region.clone(), 0..region.len())).collect();
         drop(regions);
-        all.iter().for_each(Region::drain);
-        Ok(())
+        cache.remove(all, keys)
     })
 }
 

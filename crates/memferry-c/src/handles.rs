@@ -5,8 +5,8 @@
 //! slot     the handle of its object, or 0; with the highest bit set while a thread tries to free it | the object
 //! ```
 //!
-//! A handle is never reused. So a slot has the handle that a caller passes, or the handle is invalid: never made, freed, or
-//! of another kind. Slots are never freed.
+//! A handle comes again after 2^39 others only. So a slot has the handle that a caller passes, or the handle is invalid:
+//! never made, freed, or of another kind.
 //!
 //! A thread that uses an object puts its handle into its own [`Record`](crate::thread::Record) first (a hazard pointer). A
 //! thread that frees a handle marks the slot, then looks at all records. If another thread uses the object, the mark is
@@ -26,12 +26,14 @@ use crate::thread::records;
 
 const KIND_BITS: u32 = 4;
 const SLOT_BITS: u32 = 20;
+const SERIAL_BITS: u32 = 39;
+const SLOTS_COUNT: usize = 1 << SLOT_BITS;
 /// The bits of a handle that its kind decides.
 const KIND_MASK: u64 = BEING_FREED | ((1 << KIND_BITS) - 1);
 /// Marks a slot whose handle a thread tries to free.
-const BEING_FREED: u64 = 1 << 63;
-const SEGMENT_SLOTS: usize = 1 << 10;
-const SEGMENTS_COUNT: usize = 1 << (SLOT_BITS - 10);
+const BEING_FREED: u64 = 1 << (SERIAL_BITS + SLOT_BITS + KIND_BITS);
+
+const _: () = assert!(BEING_FREED == 1 << 63);
 
 /// An object with handles.
 pub(crate) trait Object: Send + Sync + 'static {
@@ -48,11 +50,9 @@ struct Slot {
     object: AtomicPtr<()>,
 }
 
-type Segment = [Slot; SEGMENT_SLOTS];
-
-/// Made on first use, under the lock of [`FREE`], and never freed.
-static SEGMENTS: [AtomicPtr<Segment>; SEGMENTS_COUNT] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS_COUNT];
+/// All slots. Zeros take no memory: the kernel makes a page when it is first written.
+static SLOTS: [Slot; SLOTS_COUNT] =
+    [const { Slot { handle: AtomicU64::new(0), object: AtomicPtr::new(ptr::null_mut()) } }; SLOTS_COUNT];
 
 /// Unused slots, and the number of slots that were ever used.
 static FREE: Mutex<Free> = Mutex::new(Free { slots: Vec::new(), used_count: 0, serial: 0 });
@@ -70,20 +70,13 @@ fn free_slots() -> MutexGuard<'static, Free> {
 
 #[inline]
 fn index_of(handle: u64) -> usize {
-    (handle >> KIND_BITS) as usize % (SEGMENT_SLOTS * SEGMENTS_COUNT)
+    (handle >> KIND_BITS) as usize % SLOTS_COUNT
 }
 
 /// The slot of a handle of this kind.
 #[inline]
 fn slot_of<T: Object>(handle: u64) -> Option<&'static Slot> {
-    let index = index_of(handle);
-    // ORDERING: Acquire pairs with the Release in `reserve`: the slots of the segment are initialised.
-    let segment = SEGMENTS[index / SEGMENT_SLOTS].load(Ordering::Acquire);
-    if handle & KIND_MASK != T::KIND || segment.is_null() {
-        return None;
-    }
-    // SAFETY: segments are never freed.
-    Some(unsafe { &(*segment)[index % SEGMENT_SLOTS] })
+    (handle & KIND_MASK == T::KIND).then(|| &SLOTS[index_of(handle)])
 }
 
 /// A slot and a serial number for a handle: what can fail of making a handle has succeeded.
@@ -100,7 +93,7 @@ pub(crate) fn reserve() -> Result<Reserved, Error> {
     let mut free = free_slots();
     let index = match free.slots.pop() {
         Some(index) => index,
-        None if free.used_count < SEGMENT_SLOTS * SEGMENTS_COUNT => {
+        None if free.used_count < SLOTS_COUNT => {
             free.used_count += 1;
             free.used_count - 1
         }
@@ -109,14 +102,7 @@ pub(crate) fn reserve() -> Result<Reserved, Error> {
             return Err(Error::new(mf_status::MF_NO_MEMORY, text));
         }
     };
-    let segment = &SEGMENTS[index / SEGMENT_SLOTS];
-    if segment.load(Ordering::Relaxed).is_null() {
-        let slot = || Slot { handle: AtomicU64::new(0), object: AtomicPtr::new(ptr::null_mut()) };
-        let slots: Box<Segment> = Box::new(std::array::from_fn(|_| slot()));
-        // ORDERING: Release pairs with the Acquire in `slot_of`.
-        segment.store(Box::into_raw(slots), Ordering::Release);
-    }
-    free.serial += 1;
+    free.serial = (free.serial + 1) % (1 << SERIAL_BITS);
     Ok(Reserved { index, serial: free.serial })
 }
 
@@ -124,7 +110,7 @@ impl Reserved {
     /// Makes the handle, of `object`.
     pub(crate) fn fill<T: Object>(self, object: T) -> u64 {
         let handle = (self.serial << SLOT_BITS | self.index as u64) << KIND_BITS | T::KIND;
-        let slot = slot_of::<T>(handle).expect("`reserve` made the segment");
+        let slot = &SLOTS[self.index];
         slot.object.store(Box::into_raw(Box::new(object)).cast(), Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire in `protect`: a thread with the handle sees the object.
         slot.handle.store(handle, Ordering::Release);
@@ -147,16 +133,14 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<u64, Error> {
     Ok(reserve()?.fill(object))
 }
 
-/// The object of a handle, protected by `pin`, a cell of the calling thread's record.
-///
-/// # Errors
-/// [`mf_status::MF_INVALID_HANDLE`]; `pin` is 0 then.
+/// The object of a handle, protected by `pin`, a cell of the calling thread's record. `None` if the handle is
+/// [`invalid`]; `pin` is 0 then.
 ///
 /// # Safety
 /// The reference is used only until `pin` is cleared or overwritten.
 #[inline]
-pub(crate) unsafe fn protect<T: Object>(handle: u64, pin: &AtomicU64) -> Result<&'static T, Error> {
-    let Some(slot) = slot_of::<T>(handle) else { return Err(invalid::<T>(handle)) };
+pub(crate) unsafe fn protect<T: Object>(handle: u64, pin: &AtomicU64) -> Option<&'static T> {
+    let slot = slot_of::<T>(handle)?;
     loop {
         pin.store(handle, Ordering::Relaxed);
         barrier::light();
@@ -166,11 +150,11 @@ pub(crate) unsafe fn protect<T: Object>(handle: u64, pin: &AtomicU64) -> Result<
         if found == handle {
             // SAFETY: the slot has the handle, so `object` is a T (the kind is a part of the handle), and whoever frees it
             // looks at `pin` before.
-            return Ok(unsafe { &*slot.object.load(Ordering::Relaxed).cast::<T>() });
+            return Some(unsafe { &*slot.object.load(Ordering::Relaxed).cast::<T>() });
         }
         pin.store(0, Ordering::Relaxed);
         if found != handle | BEING_FREED {
-            return Err(invalid::<T>(handle));
+            return None;
         }
         await_free();
     }
@@ -182,8 +166,9 @@ fn await_free() {
     drop(records());
 }
 
+/// The error of an invalid handle.
 #[cold]
-fn invalid<T: Object>(handle: u64) -> Error {
+pub(crate) fn invalid<T: Object>(handle: u64) -> Error {
     let text = if handle == 0 {
         format!("the {} is null; pass a handle that a function of this library returned", T::NAME)
     } else {
@@ -238,4 +223,28 @@ fn in_use<T: Object>() -> Error {
         T::NAME
     );
     Error::new(mf_status::MF_BUSY, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Thing;
+
+    impl Object for Thing {
+        const KIND: u64 = 15;
+        const NAME: &'static str = "thing";
+    }
+
+    /// Programs that hold entries for a moment use up the serial numbers within days.
+    #[test]
+    fn serial_numbers_start_again() {
+        free_slots().serial = (1 << SERIAL_BITS) - 2;
+        let handles = [(); 3].map(|()| insert(Thing).unwrap());
+        assert_eq!(handles.map(|handle| handle & KIND_MASK), [Thing::KIND; 3]);
+        assert!(handles[0] > handles[2]);
+        handles.iter().for_each(|&handle| drop(remove::<Thing>(handle, |_| None).unwrap()));
+        assert_eq!(remove::<Thing>(handles[1], |_| None).unwrap_err().status(), mf_status::MF_INVALID_HANDLE);
+    }
 }

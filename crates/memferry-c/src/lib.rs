@@ -30,9 +30,9 @@ pub use cache::*;
 pub use emulator::*;
 pub use error::{mf_error_message, mf_status, mf_status_name};
 pub use machine::{
-    MF_NO_NODE, mf_link, mf_machine, mf_machine_accelerators_count, mf_machine_discover, mf_machine_free,
-    mf_machine_from_profile, mf_machine_link, mf_machine_name, mf_machine_nearest_faster, mf_machine_nodes,
-    mf_node, mf_node_info, mf_tier,
+    MF_NAME_SIZE, MF_NO_NODE, mf_accelerator, mf_link, mf_machine, mf_machine_accelerators,
+    mf_machine_discover, mf_machine_free, mf_machine_from_profile, mf_machine_link, mf_machine_name,
+    mf_machine_nearest_faster, mf_machine_nodes, mf_node, mf_node_info, mf_tier,
 };
 pub use mover::*;
 pub use operation::*;

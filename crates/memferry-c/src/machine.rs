@@ -82,6 +82,25 @@ pub struct mf_link {
     pub distance: u32,
 }
 
+/// Size of a name with its final 0.
+pub const MF_NAME_SIZE: usize = 32;
+
+/// A DSA device. Figures are 0 if unknown.
+#[derive(Copy, Clone, Debug)]
+#[repr(C)]
+pub struct mf_accelerator {
+    /// The kernel's name, such as "dsa0".
+    pub name: [c_char; MF_NAME_SIZE],
+    /// The node it is attached to, or `MF_NO_NODE`.
+    pub node: mf_node,
+    /// Work queues that it can have.
+    pub work_queues_count: u32,
+    /// Its processing engines.
+    pub engines_count: u32,
+    /// Its maximum copy rate.
+    pub bytes_per_s_max: u64,
+}
+
 /// Writes through a pointer of the caller.
 ///
 /// # Safety
@@ -91,6 +110,30 @@ pub(crate) unsafe fn put<T>(out: *mut T, name: &str, value: T) -> Result<(), Err
     // SAFETY: promised by the caller.
     unsafe { out.write(value) };
     Ok(())
+}
+
+/// Writes up to `capacity` values, and their number to `count`.
+///
+/// # Safety
+/// `out` is valid for writes of `capacity` elements, `count` is NULL or valid for a write.
+unsafe fn put_all<T>(
+    values: impl ExactSizeIterator<Item = T>,
+    out: *mut T,
+    name: &str,
+    capacity: usize,
+    count: *mut usize,
+) -> Result<(), Error> {
+    check_out(count, "count")?;
+    if capacity > 0 {
+        check_out(out, name)?;
+    }
+    let found_count = values.len();
+    for (index, value) in values.take(capacity).enumerate() {
+        // SAFETY: `index` is below `capacity`.
+        unsafe { out.add(index).write(value) };
+    }
+    // SAFETY: promised by the caller.
+    unsafe { put(count, "count", found_count) }
 }
 
 /// Refuses a NULL pointer for a result, before anything happens.
@@ -205,33 +248,24 @@ pub unsafe extern "C" fn mf_machine_nodes(
     count: *mut usize,
 ) -> mf_status {
     call(|call| {
-        let machine = self::machine(call, machine)?;
-        check_out(count, "count")?;
-        if capacity > 0 {
-            check_out(nodes, "nodes")?;
-        }
-        for (index, node) in machine.nodes().iter().take(capacity).enumerate() {
-            let info = mf_node_info {
-                node: node.id.0,
-                tier: match node.tier {
-                    Tier::Dram => mf_tier::MF_TIER_DRAM,
-                    Tier::Hbm => mf_tier::MF_TIER_HBM,
-                    Tier::Cxl => mf_tier::MF_TIER_CXL,
-                    Tier::Pmem => mf_tier::MF_TIER_PMEM,
-                    _ => mf_tier::MF_TIER_UNKNOWN,
-                },
-                socket: node.socket.map_or(-1, |socket| socket as i32),
-                cpus_count: node.cpus.len() as u32,
-                memory_bytes: node.memory_bytes.unwrap_or(0),
-                free_bytes: node.free_bytes.unwrap_or(0),
-                cpu_node: node.cpu_node.0,
-                is_allowed: node.is_allowed,
-            };
-            // SAFETY: `index` is below `capacity`.
-            unsafe { nodes.add(index).write(info) };
-        }
+        let infos = self::machine(call, machine)?.nodes().iter().map(|node| mf_node_info {
+            node: node.id.0,
+            tier: match node.tier {
+                Tier::Dram => mf_tier::MF_TIER_DRAM,
+                Tier::Hbm => mf_tier::MF_TIER_HBM,
+                Tier::Cxl => mf_tier::MF_TIER_CXL,
+                Tier::Pmem => mf_tier::MF_TIER_PMEM,
+                _ => mf_tier::MF_TIER_UNKNOWN,
+            },
+            socket: node.socket.map_or(-1, |socket| socket as i32),
+            cpus_count: node.cpus.len() as u32,
+            memory_bytes: node.memory_bytes.unwrap_or(0),
+            free_bytes: node.free_bytes.unwrap_or(0),
+            cpu_node: node.cpu_node.0,
+            is_allowed: node.is_allowed,
+        });
         // SAFETY: promised by the caller.
-        unsafe { put(count, "count", machine.nodes().len()) }
+        unsafe { put_all(infos, nodes, "nodes", capacity, count) }
     })
 }
 
@@ -280,15 +314,33 @@ pub unsafe extern "C" fn mf_machine_nearest_faster(
     })
 }
 
-/// Writes the number of DSA devices of a machine.
+/// Writes up to `capacity` DSA devices, and their number to `count`. With capacity 0, `accelerators` may be NULL.
 ///
 /// # Safety
-/// `count` is NULL or valid for a write.
+/// `accelerators` is valid for writes of `capacity` elements, `count` is NULL or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mf_machine_accelerators_count(machine: mf_machine, count: *mut usize) -> mf_status {
+pub unsafe extern "C" fn mf_machine_accelerators(
+    machine: mf_machine,
+    accelerators: *mut mf_accelerator,
+    capacity: usize,
+    count: *mut usize,
+) -> mf_status {
     call(|call| {
-        let found = self::machine(call, machine)?.accelerators().len();
+        let found = self::machine(call, machine)?.accelerators();
+        let infos = found.iter().map(|device| {
+            let mut name = [0; MF_NAME_SIZE];
+            for (to, &from) in name[..MF_NAME_SIZE - 1].iter_mut().zip(device.name.as_bytes()) {
+                *to = from as c_char;
+            }
+            mf_accelerator {
+                name,
+                node: device.node.map_or(MF_NO_NODE, |node| node.0),
+                work_queues_count: device.work_queues_count.unwrap_or(0),
+                engines_count: device.engines_count.unwrap_or(0),
+                bytes_per_s_max: device.bytes_per_s_max.unwrap_or(0),
+            }
+        });
         // SAFETY: promised by the caller.
-        unsafe { put(count, "count", found) }
+        unsafe { put_all(infos, accelerators, "accelerators", capacity, count) }
     })
 }

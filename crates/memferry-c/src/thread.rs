@@ -26,23 +26,27 @@ pub(crate) const VIEWS_COUNT: usize = 64;
 pub(crate) struct Record {
     /// Handles that calls of the owner use; the owner writes.
     pins: [AtomicU64; PINS_COUNT],
-    /// Handles of the regions of the owner's views; the owner writes.
-    views: [AtomicU64; VIEWS_COUNT],
+    views: [ViewCell; VIEWS_COUNT],
     /// The process of the owner: a forked child ignores the records of threads that it does not have.
     process: AtomicU32,
     /// Whether a thread owns it; under the lock of [`RECORDS`].
     is_owned: AtomicBool,
     /// Used pins.
     pins_count: Cell<usize>,
-    /// Bits of used views.
-    views_mask: Cell<u64>,
-    /// Serial numbers of views, so that a copy of a released view is recognised.
-    serials: [Cell<u64>; VIEWS_COUNT],
+    /// The last serial number of a view.
     serial: Cell<u64>,
     place: Cell<Place>,
 }
 
-// SAFETY: the cells are accessed by the owner only: the `local` of other threads does not point here.
+/// A view of a thread, or none.
+struct ViewCell {
+    /// The handle of its region; the owner writes, other threads read.
+    pin: AtomicU64,
+    /// Its serial number, or 0: so that a copy of a released view is recognised.
+    serial: Cell<u64>,
+}
+
+// SAFETY: the cells are accessed by the owner only: the `RECORD` of other threads does not point here.
 unsafe impl Sync for Record {}
 // SAFETY: as above; the next owner follows the previous one under the lock of `RECORDS`.
 unsafe impl Send for Record {}
@@ -62,6 +66,8 @@ enum Place {
 static RECORDS: Mutex<Vec<&'static Record>> = Mutex::new(Vec::new());
 
 thread_local! {
+    /// The record of this thread, or NULL. Without a destructor, so that it is there until the very end of a thread.
+    static RECORD: Cell<*const Record> = const { Cell::new(ptr::null()) };
     static OWNERSHIP: Cell<Option<Ownership>> = const { Cell::new(None) };
 }
 
@@ -70,80 +76,12 @@ struct Ownership(&'static Record);
 
 impl Drop for Ownership {
     fn drop(&mut self) {
-        local::set(ptr::null());
-        if self.0.views_mask.get() == 0 {
+        RECORD.set(ptr::null());
+        if self.0.views.iter().all(|view| view.serial.get() == 0) {
             let _records = records();
             // ORDERING: Relaxed: the lock of `RECORDS` orders owners.
             self.0.is_owned.store(false, Ordering::Relaxed);
         }
-    }
-}
-
-/// The record of the calling thread, or null.
-///
-/// `thread_local!` in a shared library calls a function of the loader on each access. The initial-exec model is two loads;
-/// it needs 8 bytes of the memory that loaders keep for libraries that are loaded late.
-#[cfg(target_arch = "x86_64")]
-mod local {
-    use std::arch::{asm, global_asm};
-
-    use super::Record;
-
-    global_asm!(
-        ".pushsection .tbss.memferry_c_record, \"awT\", @nobits",
-        ".p2align 3",
-        ".globl memferry_c_record",
-        ".hidden memferry_c_record",
-        ".type memferry_c_record, @object",
-        ".size memferry_c_record, 8",
-        "memferry_c_record: .zero 8",
-        ".popsection",
-    );
-
-    #[inline]
-    pub(super) fn get() -> *const Record {
-        let record;
-        // SAFETY: loads the variable of this thread.
-        unsafe {
-            asm!(
-                "mov {0}, qword ptr [rip + memferry_c_record@GOTTPOFF]",
-                "mov {0}, qword ptr fs:[{0}]",
-                out(reg) record,
-                options(nostack, preserves_flags, readonly)
-            );
-        }
-        record
-    }
-
-    pub(super) fn set(record: *const Record) {
-        // SAFETY: stores to the variable of this thread.
-        unsafe {
-            asm!(
-                "mov {0}, qword ptr [rip + memferry_c_record@GOTTPOFF]",
-                "mov qword ptr fs:[{0}], {1}",
-                out(reg) _,
-                in(reg) record,
-                options(nostack, preserves_flags)
-            );
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod local {
-    use std::cell::Cell;
-    use std::ptr;
-
-    use super::Record;
-
-    thread_local!(static RECORD: Cell<*const Record> = const { Cell::new(ptr::null()) });
-
-    pub(super) fn get() -> *const Record {
-        RECORD.get()
-    }
-
-    pub(super) fn set(record: *const Record) {
-        RECORD.set(record);
     }
 }
 
@@ -156,9 +94,14 @@ impl Record {
     /// Whether its thread uses the handle. Threads that a fork left behind do not count.
     pub(crate) fn uses(&self, handle: u64) -> bool {
         let is_here =
-            self.process.load(Ordering::Relaxed) == fork::generation() || ptr::eq(self, local::get());
+            self.process.load(Ordering::Relaxed) == fork::generation() || ptr::eq(self, RECORD.get());
         // ORDERING: Acquire pairs with the Release in `unpin` and `end_view`.
-        is_here && self.pins.iter().chain(&self.views).any(|pin| pin.load(Ordering::Acquire) == handle)
+        is_here
+            && self
+                .pins
+                .iter()
+                .chain(self.views.iter().map(|view| &view.pin))
+                .any(|pin| pin.load(Ordering::Acquire) == handle)
     }
 
     fn unpin(&self, pins_count: usize) {
@@ -167,11 +110,43 @@ impl Record {
             pin.store(0, Ordering::Release);
         }
     }
+    /// The position of a free cell.
+    #[inline]
+    pub(crate) fn free_view(&self) -> Option<usize> {
+        self.views.iter().position(|view| view.serial.get() == 0)
+    }
+
+    /// Protects the region of a view until `end_view`, in the free cell at `position`. Returns it with the serial number of
+    /// the view, or `None` if the handle is invalid.
+    #[inline(always)]
+    pub(crate) fn begin_view<T: Object>(&self, region: u64, position: usize) -> Option<(&T, u64)> {
+        let ViewCell { pin, serial: cell } = &self.views[position];
+        // SAFETY: the pin is cleared by `end_view`, after the last use of the view.
+        let region = unsafe { handles::protect::<T>(region, pin) }?;
+        let serial = self.serial.get().wrapping_add(1);
+        self.serial.set(serial);
+        cell.set(serial);
+        Some((region, serial))
+    }
+
+    /// Whether the thread has this view.
+    #[inline(always)]
+    pub(crate) fn has_view(&self, position: usize, serial: u64) -> bool {
+        self.views.get(position).is_some_and(|view| view.serial.get() == serial) && serial != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn end_view(&self, position: usize) {
+        let ViewCell { pin, serial } = &self.views[position];
+        serial.set(0);
+        // ORDERING: Release pairs with the Acquire in `uses`: the uses of the region come first.
+        pin.store(0, Ordering::Release);
+    }
 }
 
 #[inline]
 fn record() -> &'static Record {
-    let record = local::get();
+    let record = RECORD.get();
     if record.is_null() {
         return own_record();
     }
@@ -189,12 +164,10 @@ fn own_record() -> &'static Record {
     let record = unused.unwrap_or_else(|| {
         let record = Box::leak(Box::new(Record {
             pins: [const { AtomicU64::new(0) }; PINS_COUNT],
-            views: [const { AtomicU64::new(0) }; VIEWS_COUNT],
+            views: [const { ViewCell { pin: AtomicU64::new(0), serial: Cell::new(0) } }; VIEWS_COUNT],
             process: AtomicU32::new(0),
             is_owned: AtomicBool::new(true),
             pins_count: Cell::new(0),
-            views_mask: Cell::new(0),
-            serials: [const { Cell::new(0) }; VIEWS_COUNT],
             serial: Cell::new(0),
             place: Cell::new(Place::Outside),
         }));
@@ -205,7 +178,7 @@ fn own_record() -> &'static Record {
     // ORDERING: Relaxed: the lock of `RECORDS` orders owners.
     record.is_owned.store(true, Ordering::Relaxed);
     drop(records);
-    local::set(record);
+    RECORD.set(record);
     // In a thread that is ending the record is kept for ever.
     let _ = OWNERSHIP.try_with(|ownership| ownership.set(Some(Ownership(record))));
     record
@@ -213,7 +186,7 @@ fn own_record() -> &'static Record {
 
 /// A call in progress.
 pub(crate) struct Call {
-    record: &'static Record,
+    pub(crate) record: &'static Record,
     pins_count: usize,
     place: Place,
 }
@@ -229,7 +202,8 @@ impl Call {
             ));
         };
         // SAFETY: the pin is cleared at the end of the call, which outlives the reference.
-        let object = unsafe { handles::protect::<T>(handle, pin) }?;
+        let object =
+            unsafe { handles::protect::<T>(handle, pin) }.ok_or_else(|| handles::invalid::<T>(handle))?;
         self.record.pins_count.set(used_count + 1);
         Ok(object)
     }
@@ -242,37 +216,6 @@ impl Call {
             ));
         }
         Ok(())
-    }
-
-    /// Protects the region of a view until `end_view`. Returns it with the position and serial number of the view.
-    #[inline]
-    pub(crate) fn begin_view<T: Object>(&self, region: u64) -> Result<(&T, u32, u64), Error> {
-        let mask = self.record.views_mask.get();
-        let position = mask.trailing_ones();
-        let Some(pin) = self.record.views.get(position as usize) else { return Err(too_many_views()) };
-        // SAFETY: the pin is cleared by `end_view`, after the last use of the view.
-        let region = unsafe { handles::protect::<T>(region, pin) }?;
-        let serial = self.record.serial.get() + 1;
-        self.record.serial.set(serial);
-        self.record.serials[position as usize].set(serial);
-        self.record.views_mask.set(mask | 1 << position);
-        Ok((region, position, serial))
-    }
-
-    /// Whether the calling thread has this view.
-    #[inline]
-    pub(crate) fn has_view(&self, position: u32, serial: u64) -> bool {
-        (position as usize) < VIEWS_COUNT
-            && serial != 0
-            && self.record.serials[position as usize].get() == serial
-    }
-
-    #[inline]
-    pub(crate) fn end_view(&self, position: u32) {
-        self.record.serials[position as usize].set(0);
-        self.record.views_mask.set(self.record.views_mask.get() & !(1 << position));
-        // ORDERING: Release pairs with the Acquire in `uses`: the uses of the region come first.
-        self.record.views[position as usize].store(0, Ordering::Release);
     }
 }
 
@@ -287,7 +230,7 @@ impl Drop for Call {
 }
 
 #[cold]
-fn too_many_views() -> Error {
+pub(crate) fn too_many_views() -> Error {
     Error::new(mf_status::MF_NO_MEMORY, format!("this thread has {VIEWS_COUNT} views; release one"))
 }
 
@@ -329,6 +272,21 @@ pub(crate) fn try_call<R>(body: impl FnOnce(&Call) -> Result<R, Error>) -> Resul
         Ok(result) => result,
         Err(payload) => Err(contained(payload)),
     }
+}
+
+/// Runs a call that uses no handles but those of views, waits for nothing, and calls nobody back: without the overhead of
+/// [`call`]. `None` inside of another call; use [`call`] then, which also explains failures.
+///
+/// A panic ends the process.
+#[inline(always)]
+pub(crate) fn quick_call<R>(body: impl FnOnce(&Record) -> Option<R>) -> Option<R> {
+    let record = RECORD.get();
+    // SAFETY: NULL, or the leaked record of this thread.
+    let record = unsafe { record.as_ref() }.filter(|record| record.place.get() == Place::Outside)?;
+    record.place.set(Place::Inside);
+    let result = body(record);
+    record.place.set(Place::Outside);
+    result
 }
 
 /// The error of a panic.

@@ -67,6 +67,15 @@ static void arguments(void) {
     copy = copy_of(SIZE);
     copy.route = 99;
     REFUSED(MF_INVALID_ARGUMENT, mf_mover_submit(mover, &copy, &transfer));
+    mf_machine large;
+    mf_accelerator first = {.node = 77};
+    size_t count = 0;
+    CHECK(mf_machine_from_profile("xeon-max-9468-2s-flat", &large));
+    REFUSED(MF_INVALID_ARGUMENT, mf_machine_accelerators(large, NULL, 1, &count));
+    REFUSED(MF_INVALID_ARGUMENT, mf_machine_accelerators(large, &first, 1, NULL));
+    CHECK(mf_machine_accelerators(large, &first, 1, &count));
+    ENSURE(count == 8 && *first.name != 0 && first.node != 77);
+    CHECK(mf_machine_free(large));
     mf_operation misaligned = {
         .opcode = MF_DUALCAST, .source = source, .target = target, .target_2 = target + PAGE + 1, .size = 8};
     REFUSED(MF_INVALID_ARGUMENT, mf_mover_run(mover, &misaligned, NULL));
@@ -256,9 +265,29 @@ static void executes(void) {
 /* An operation in flight during a fork fails in the child; the message is on the thread that waits. */
 static atomic_bool may_return;
 
+static pthread_t main_thread;
+static enum { RUNS, BLOCKS, RAN_IN_SUBMIT } callback_state;
+
 static void blocks(void *context, const mf_result *result) {
     (void)context, (void)result;
+    if (pthread_equal(pthread_self(), main_thread)) { /* complete before mf_mover_submit returned */
+        callback_state = RAN_IN_SUBMIT;
+        return;
+    }
+    __atomic_store_n(&callback_state, BLOCKS, __ATOMIC_RELEASE);
     while (!atomic_load(&may_return)) usleep(100);
+}
+
+/* Keeps the only worker of a mover in a callback, until `may_return`. */
+static void block_worker(mf_mover single, unsigned char *buffer, size_t size) {
+    mf_operation copy = {.opcode = MF_COPY, .source = buffer, .target = buffer + size, .size = size, .callback = blocks};
+    atomic_store(&may_return, false);
+    main_thread = pthread_self();
+    do {
+        callback_state = RUNS;
+        CHECK(mf_mover_submit(single, &copy, NULL));
+        while (__atomic_load_n(&callback_state, __ATOMIC_ACQUIRE) == RUNS) usleep(100);
+    } while (callback_state == RAN_IN_SUBMIT);
 }
 
 static void *waits(void *transfer) {
@@ -273,12 +302,9 @@ static void forked_in_flight(void) {
     CHECK(mf_mover_create(machine, &(mf_mover_options){.devices = MF_DEVICES_NONE, .route = MF_ROUTE_SINGLE, .cpu_workers = 1},
                           &single));
     unsigned char *from = calloc(2, LARGE);
-    mf_operation copy = {.opcode = MF_COPY, .source = from, .target = from + LARGE, .size = LARGE, .callback = blocks};
+    mf_operation copy = {.opcode = MF_COPY, .source = from, .target = from + LARGE, .size = LARGE};
     mf_transfer transfer;
-    CHECK(mf_mover_submit(single, &copy, NULL));
-    copy.callback = NULL;
-    copy.source = from + LARGE; /* the worker is in the callback by then, or still copies */
-    copy.target = from;
+    block_worker(single, from, LARGE);
     CHECK(mf_mover_submit(single, &copy, &transfer));
     ENSURE(mf_transfer_poll(transfer, NULL) == MF_PENDING);
     pid_t child = fork();
@@ -295,6 +321,45 @@ static void forked_in_flight(void) {
     CHECK(mf_transfer_free(transfer));
     CHECK(mf_mover_free(single));
     free(from);
+}
+
+/* Two threads invalidate a range with a copy in flight, while a third one flushes: both wait for the copy. */
+static atomic_int returned;
+static mf_cache slow;
+
+static void *invalidates(void *column) {
+    CHECK(mf_cache_invalidate(slow, column, 1 << 20));
+    atomic_fetch_add(&returned, 1);
+    return NULL;
+}
+
+static void invalidations_wait(void) {
+    enum { LARGE = 1 << 20 };
+    mf_mover single;
+    mf_budget budget = {.node = 1, .bytes = 2 * LARGE};
+    mf_cache_options options = {.budgets = &budget, .budgets_count = 1};
+    CHECK(mf_mover_create(machine, &(mf_mover_options){.devices = MF_DEVICES_NONE, .route = MF_ROUTE_SINGLE, .cpu_workers = 1},
+                          &single));
+    CHECK(mf_cache_init(single, &options, &slow));
+    unsigned char *column = calloc(3, LARGE);
+    ENSURE(column);
+    block_worker(single, column + LARGE, LARGE);
+    mf_entry entry;
+    CHECK(mf_cache_access(slow, column, LARGE, NULL, &entry));
+    CHECK(mf_entry_free(entry));
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        ENSURE(pthread_create(&threads[i], NULL, invalidates, column) == 0);
+        usleep(20000);
+        CHECK(mf_cache_flush(slow));
+    }
+    usleep(20000);
+    ENSURE(atomic_load(&returned) == 0);
+    atomic_store(&may_return, true);
+    for (int i = 0; i < 2; i++) ENSURE(pthread_join(threads[i], NULL) == 0);
+    CHECK(mf_cache_free(slow));
+    CHECK(mf_mover_free(single));
+    free(column);
 }
 
 /* A forked child uses inherited handles. */
@@ -365,6 +430,7 @@ int main(int argc, char **argv) {
     callbacks_that_call_back();
     signals();
     refused_frees();
+    invalidations_wait();
     if (argc == 1) {
         executes();
         forks();

@@ -180,6 +180,14 @@ impl Cache {
         Ok(View::new(hold, &range))
     }
 
+    /// The fast path of [`view`](Cache::view), without options: the bytes of a chunk that is near. `None`: use `view`.
+    #[cfg(feature = "internals")]
+    #[inline(always)]
+    pub fn hit(&self, region: &Region, range: Range<usize>) -> Option<View<'_>> {
+        let guard = self.shared.guard_fast(region, &range, &Access::default())?;
+        Some(View::new(Hold::Borrowed(guard), &range))
+    }
+
     /// Returns the bytes of `range` in the fastest memory that has them; starts a copy on a miss.
     ///
     /// The copy goes to the node of the access, otherwise to the node of the placement policy. Without a node in the

@@ -1,5 +1,6 @@
 //! The state that clones of a cache share, and the steps of an access from its options to a slot.
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -108,9 +109,10 @@ impl Shared {
             return None;
         }
         let record = readers::known()?;
-        let guard = self.nodes[position].index.guard(region.source(), range, record)?;
+        // Not dropped by a panic of the counter, which has none: so the guard stays in registers.
+        let guard = ManuallyDrop::new(self.nodes[position].index.guard(region.source(), range, record)?);
         self.counters.hits_ready.add_one(Some(record.index()));
-        Some(guard)
+        Some(ManuallyDrop::into_inner(guard))
     }
 
     /// The slower path of [`Cache::view`](super::Cache::view).
