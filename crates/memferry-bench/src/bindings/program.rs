@@ -1,22 +1,30 @@
-//! The C program of the benchmark, as a loaded library.
+//! The C program of the benchmark.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::cache::Size;
 
 const SOURCE: &str = include_str!("hits.c");
 
-/// The loaded program, with its cache filled.
+/// How a program has the library.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Link {
+    Shared,
+    Static,
+}
+
+/// The running program, with its cache filled.
 pub(super) struct Program {
-    handle: *mut c_void,
-    hits: unsafe extern "C" fn(*const u32, usize, usize) -> c_int,
-    block_bytes: usize,
+    child: Child,
+    requests: ChildStdin,
+    times: BufReader<ChildStdout>,
 }
 
 impl Program {
-    /// Compiles the program with `cc` against the library below `prefix`, loads it, and fills its cache.
-    pub(super) fn load(prefix: &Path, keys_count: usize, block_bytes: usize) -> Result<Program, String> {
+    /// Compiles the program with `cc` against the library below `prefix`, and starts it.
+    pub(super) fn start(prefix: &Path, link: Link, size: Size, seed: u64) -> Result<Program, String> {
         let header = prefix.join("include/memferry.h");
         if !header.is_file() {
             return Err(format!(
@@ -30,88 +38,58 @@ impl Program {
         let source = directory.path().join("hits.c");
         std::fs::write(&source, SOURCE)
             .map_err(|error| format!("cannot write {}: {error}", source.display()))?;
-        let built = directory.path().join("hits.so");
+        let built = directory.path().join("hits");
         let libraries = prefix.join("lib");
         let mut compiler = Command::new("cc");
-        compiler.args(["-O2", "-std=gnu11", "-shared", "-fPIC"]).arg(&source).arg("-o").arg(&built);
-        compiler.arg("-I").arg(prefix.join("include")).arg("-L").arg(&libraries).arg("-lmemferry");
-        compiler.arg(format!("-Wl,-rpath,{}", libraries.display()));
+        compiler.args(["-O2", "-std=gnu11"]).arg(&source).arg("-o").arg(&built);
+        compiler.arg("-I").arg(prefix.join("include")).arg("-L").arg(&libraries);
+        match link {
+            Link::Shared => {
+                compiler.arg(format!("-Wl,-rpath,{}", libraries.display())).arg("-lmemferry");
+            }
+            // The libraries of memferry.pc's Libs.private.
+            Link::Static => {
+                compiler.arg(libraries.join("libmemferry.a"));
+                compiler.args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]);
+            }
+        }
         let output = compiler
             .output()
             .map_err(|error| format!("cannot run cc: {error}; install a C compiler, such as gcc"))?;
         if !output.status.success() {
             return Err(format!("cc failed: {}", String::from_utf8_lossy(&output.stderr)));
         }
-        let path = CString::new(built.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        // SAFETY: a C string. The initialisers of the library are those of Rust's standard library.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            // SAFETY: after a failed call, it returns a C string.
-            let why = unsafe { CStr::from_ptr(libc::dlerror()) };
-            return Err(format!("cannot load the program: {}", why.to_string_lossy()));
-        }
-        // SAFETY: hits.c defines the functions with these types.
-        let (set_up, hits) = unsafe {
-            (
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(usize, usize) -> c_int>(symbol(
-                    handle,
-                    c"bench_set_up",
-                )?),
-                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const u32, usize, usize) -> c_int>(
-                    symbol(handle, c"bench_hits")?,
-                ),
-            )
-        };
-        // From here on the drop frees what was made.
-        let program = Program { handle, hits, block_bytes };
-        // SAFETY: a function of the program, called once.
-        program.check("setting up the cache", unsafe { set_up(keys_count, block_bytes) })?;
+        let Size { keys_count, block_bytes, hits_count, .. } = size;
+        let mut child = Command::new(&built)
+            .args([keys_count, block_bytes, hits_count].map(|number| number.to_string()))
+            .arg(seed.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {}: {error}", built.display()))?;
+        let (requests, times) = (child.stdin.take(), child.stdout.take());
+        let (requests, times) = (requests.expect("it is piped"), BufReader::new(times.expect("it is piped")));
+        let mut program = Program { child, requests, times };
+        // The program is mapped from here on, and its file may go.
+        program.hit_ns()?;
         Ok(program)
     }
 
-    /// Makes hits on the blocks `keys`, which are below the number of blocks.
-    pub(super) fn hits(&self, keys: &[u32]) -> Result<(), String> {
-        // SAFETY: the array has this length, and the cache is set up.
-        let status = unsafe { (self.hits)(keys.as_ptr(), keys.len(), self.block_bytes) };
-        self.check("a hit", status)
-    }
-
-    fn check(&self, what: &str, status: c_int) -> Result<(), String> {
-        if status == 0 {
-            return Ok(());
-        }
-        let message = symbol(self.handle, c"mf_error_message")?;
-        // SAFETY: the library below defines the function, which returns a C string.
-        let message = unsafe {
-            CStr::from_ptr(std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(message)())
-        };
-        Err(format!("{what} failed in C with status {status}: {}", message.to_string_lossy()))
+    /// Makes a round of hits. Returns the time of one.
+    pub(super) fn hit_ns(&mut self) -> Result<f64, String> {
+        let mut line = String::new();
+        let asked = self.requests.write_all(b"\n");
+        asked
+            .and_then(|()| self.times.read_line(&mut line))
+            .map_err(|error| format!("the C program does not answer: {error}"))?;
+        line.trim().parse().map_err(|_| "the C program failed; its message is above".to_owned())
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        if let Ok(tear_down) = symbol(self.handle, c"bench_tear_down") {
-            // SAFETY: hits.c defines it. Handles that were not made are refused. The library stays loaded: its threads run on.
-            let _status =
-                unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(tear_down)() };
-        }
-    }
-}
-
-fn symbol(handle: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: an open library and a C string.
-    let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    if symbol.is_null() { Err(format!("the program has no {}", name.to_string_lossy())) } else { Ok(symbol) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_library_is_named() {
-        let error = Program::load(Path::new("/nowhere"), 1, 4096).err().unwrap();
-        assert!(error.contains("/nowhere/include/memferry.h") && error.contains("install-c"), "{error}");
+        // The end of its input would end it as well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -38,7 +38,11 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         .map_err(|error| anyhow!("the C library cannot be measured: {error}"))?;
     let median =
         |name: &str, values: &[f64]| Row::median(name.to_owned(), "ns", Provenance::Measured, values);
-    record.rows.push(median("c_hit_overhead_ns", &times.overhead_ns));
-    record.rows.push(median("c_hit_ns", &times.c_ns).beside("Rust", harness::median(&times.rust_ns)));
+    for (c, c_ns) in [("c", &times.shared_ns), ("c_static", &times.static_ns)] {
+        record.rows.push(median(&format!("{c}_hit_overhead_ns"), &times.overhead_ns(c_ns)));
+        record
+            .rows
+            .push(median(&format!("{c}_hit_ns"), c_ns).beside("Rust", harness::median(&times.rust_ns)));
+    }
     arguments.keep.finish(&record, directory, out)
 }
