@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memferry::cache::{
-    Access, Cache, Entry, Location, Region, RegionOwner, Request, View, Why, nearest_faster,
+    Access, Cache, Entry, Location, Region, RegionOwner, Request, View, Why,
 };
 use memferry::memory::{Pool, PoolMemory};
 use memferry::mover::{Consumer, Mover};
@@ -498,7 +498,7 @@ pub unsafe extern "C" fn mf_cache_init(
         }
         builder = match (options.placement, options.flags & MF_NEAREST_FASTER != 0) {
             (None, false) => builder,
-            (None, true) => builder.placement(nearest_faster),
+            (None, true) => builder.placement(|machine, request| request.nearest_faster(machine)),
             (Some(_), false) => {
                 let policy = Policy(options.placement, options.context);
                 builder.placement(move |_, request| policy.place(request))

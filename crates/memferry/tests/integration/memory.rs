@@ -749,7 +749,7 @@ fn pools_divide_supplied_memory_and_return_it_after_the_last_block() {
     let slab = Arc::new(Slab::default());
     let pool = Pool::with_memory(machine.clone(), NodeId(1), 2 * PAGE, slab.clone()).unwrap();
     let mut blocks = [pool.allocate(PAGE).unwrap(), pool.allocate(1).unwrap()];
-    assert!(matches!(pool.allocate(1), Err(PoolError::Full { .. })));
+    assert!(matches!(pool.allocate(1), Err(MemoryError::Full { .. })));
     assert!(blocks.iter().all(|block| block.as_ptr().addr() % PAGE == 0 && block.as_slice()[0] == 0));
     blocks[0].as_mut_slice().fill(7);
     assert_eq!(blocks[1].as_slice(), [0]);
