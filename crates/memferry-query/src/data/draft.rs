@@ -3,7 +3,8 @@
 //!
 //! A draft normalises: arrays start at offset 0, offsets at value 0, a list's values hold only those of its
 //! rows, long strings of views lie in one buffer that holds nothing else, and validity exists only with
-//! nulls. A dictionary is kept whole; pieces with different dictionaries get a common one.
+//! nulls. A dictionary is kept whole; pieces with different dictionaries get a common one. The buffers of views are kept
+//! whole, too, if they are smaller than the strings one after the other: many rows then share a string.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -151,17 +152,36 @@ impl Draft {
 
     fn add_views<T: ByteViewType>(&mut self, pieces: &[ArrayRef], offset_max: usize) -> Result<(), TooLong> {
         let views = pieces.iter().map(|piece| piece.as_byte_view::<T>());
-        let pieces: Vec<ViewPiece> = views.map(ViewPiece::new).collect();
-        self.buffers.push(Source::Views(pieces.clone()));
-        let strings = Source::Strings(pieces);
-        match strings.size_bytes() {
-            0 => Ok(()),
-            size_bytes if size_bytes > offset_max => Err(TooLong),
-            _ => {
-                self.buffers.push(strings);
-                Ok(())
-            }
+        let mut pieces: Vec<ViewPiece> = views.map(ViewPiece::new).collect();
+        let strings_bytes: usize = pieces.iter().map(|piece| piece.strings_bytes).sum();
+        let mut buffers: Vec<Buffer> = Vec::new();
+        let mut places = Vec::with_capacity(pieces.len());
+        for piece in &pieces {
+            let place = |buffer: &Buffer| {
+                let known =
+                    buffers.iter().position(|known| known.ptr_eq(buffer) && known.len() == buffer.len());
+                known.unwrap_or_else(|| {
+                    buffers.push(buffer.clone());
+                    buffers.len() - 1
+                }) as u32
+            };
+            places.push(piece.buffers.iter().map(place).collect::<Vec<_>>());
         }
+        let is_shared = buffers.iter().map(Buffer::len).sum::<usize>() < strings_bytes;
+        if is_shared {
+            pieces.iter_mut().zip(places).for_each(|(piece, places)| piece.places = Some(places));
+            self.buffers.push(Source::Views(pieces));
+            self.buffers.extend(buffers.into_iter().map(|buffer| Source::Bytes(vec![buffer])));
+            return Ok(());
+        }
+        if strings_bytes > offset_max {
+            return Err(TooLong);
+        }
+        self.buffers.push(Source::Views(pieces.clone()));
+        if strings_bytes > 0 {
+            self.buffers.push(Source::Strings(pieces));
+        }
+        Ok(())
     }
 
     fn add_list<O: Offset>(&mut self, pieces: &[ArrayRef], offset_max: usize) -> Result<(), TooLong> {

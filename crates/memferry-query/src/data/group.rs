@@ -25,8 +25,6 @@ pub(super) struct ColumnFacts {
     pub(super) null_count: usize,
     /// Size of the column according to Arrow. A slice has the same size, since it keeps the whole buffers.
     pub(super) memory_bytes: usize,
-    /// Smallest and largest value of a column of integers up to `i64`, without nulls.
-    pub(super) integers: Option<RangeInclusive<i64>>,
 }
 
 impl RowGroup {
@@ -34,7 +32,6 @@ impl RowGroup {
         let facts = batch.columns().iter().map(|column| ColumnFacts {
             null_count: column.logical_null_count(),
             memory_bytes: column.get_array_memory_size(),
-            integers: integers(column),
         });
         RowGroup { facts: facts.collect(), batch, size_bytes }
     }
@@ -83,7 +80,7 @@ impl RowGroup {
 }
 
 /// Smallest and largest value of a column of integers up to `i64`; `None` for other types, and with nulls.
-fn integers(column: &ArrayRef) -> Option<RangeInclusive<i64>> {
+pub(super) fn integers(column: &ArrayRef) -> Option<RangeInclusive<i64>> {
     let is_supported = column.data_type().is_integer() && column.data_type() != &DataType::UInt64;
     if !is_supported || column.null_count() > 0 {
         return None;

@@ -17,7 +17,8 @@ pub(super) enum Source {
     Offsets32(Vec<OffsetBuffer<i32>>),
     /// 64-bit offsets; joined they start at 0.
     Offsets64(Vec<OffsetBuffer<i64>>),
-    /// Views; joined, the long ones point into one buffer, that of `Strings` over the same pieces.
+    /// Views; joined, the long ones point into the buffers of the pieces, or into one buffer, that of `Strings` over the same
+    /// pieces.
     Views(Vec<ViewPiece>),
     /// The strings too long for their views, one after the other.
     Strings(Vec<ViewPiece>),
@@ -46,7 +47,7 @@ impl Source {
             Source::Offsets32(pieces) => write_offsets(target, pieces),
             Source::Offsets64(pieces) => write_offsets(target, pieces),
             Source::Views(pieces) => write_views(target, pieces),
-            Source::Strings(pieces) => write_all(target, pieces.iter().flat_map(ViewPiece::strings)),
+            Source::Strings(pieces) => write_strings(target, pieces),
         }
     }
 }
@@ -73,9 +74,11 @@ impl Offset for i64 {
 pub(super) struct ViewPiece {
     /// Those of nulls are empty, since their strings are not kept.
     views: ScalarBuffer<u128>,
-    buffers: Vec<Buffer>,
+    pub(super) buffers: Vec<Buffer>,
     /// Of the strings too long for their views.
     pub(super) strings_bytes: usize,
+    /// Where `buffers` are among those of the joined array; `None` if that has one buffer of strings.
+    pub(super) places: Option<Vec<u32>>,
 }
 
 impl ViewPiece {
@@ -88,14 +91,7 @@ impl ViewPiece {
             }
         };
         let strings_bytes = views.iter().filter(|&&view| is_long(view)).map(|&view| length(view)).sum();
-        ViewPiece { views, buffers: array.data_buffers().to_vec(), strings_bytes }
-    }
-
-    fn strings(&self) -> impl Iterator<Item = &[u8]> {
-        self.views.iter().filter(|&&view| is_long(view)).map(|&view| {
-            let ByteView { length, buffer_index, offset, .. } = ByteView::from(view);
-            &self.buffers[buffer_index as usize][offset as usize..][..length as usize]
-        })
+        ViewPiece { views, buffers: array.data_buffers().to_vec(), strings_bytes, places: None }
     }
 }
 
@@ -106,6 +102,11 @@ fn length(view: u128) -> usize {
 
 fn is_long(view: u128) -> bool {
     view as u32 > MAX_INLINE_VIEW_LEN
+}
+
+/// A long view with its string elsewhere. Its high half is the position of the buffer and, above it, the offset in that.
+fn pointing(view: u128, buffer: u32, offset: u32) -> u128 {
+    u128::from(view as u64) | u128::from(buffer) << 64 | u128::from(offset) << 96
 }
 
 fn write_all<'a>(target: &mut [u8], parts: impl Iterator<Item = &'a [u8]>) {
@@ -143,21 +144,51 @@ fn write_offsets<O: OffsetSizeTrait>(target: &mut [u8], pieces: &[OffsetBuffer<O
 }
 
 fn write_views(target: &mut [u8], pieces: &[ViewPiece]) {
-    let (mut start, mut end) = (0, 0);
-    for piece in pieces {
-        let views = piece.views.inner();
-        let target = &mut target[start..start + views.len()];
-        start += views.len();
-        // In bulk: most columns of short strings have no long one.
-        target.copy_from_slice(views);
-        if piece.strings_bytes == 0 {
-            continue;
+    let joined: Vec<Buffer> = joined_views(pieces).map(ScalarBuffer::into_inner).collect();
+    write_all(target, joined.iter().map(Buffer::as_slice));
+}
+
+fn joined_views(pieces: &[ViewPiece]) -> impl Iterator<Item = ScalarBuffer<u128>> {
+    let mut end = 0;
+    pieces.iter().map(move |piece| {
+        // Most columns of short strings have no long one, and a single piece of a dictionary stays as it is.
+        let stays = |places: &Vec<u32>| places.iter().zip(0..).all(|(&place, index)| place == index);
+        if piece.strings_bytes == 0 || piece.places.as_ref().is_some_and(stays) {
+            return piece.views.clone();
         }
-        for (target, &view) in target.chunks_exact_mut(size_of::<u128>()).zip(piece.views.iter()) {
+        let mut views = piece.views.to_vec();
+        for view in &mut views {
+            if !is_long(*view) {
+                continue;
+            }
+            *view = match &piece.places {
+                Some(places) => {
+                    let ByteView { buffer_index, offset, .. } = ByteView::from(*view);
+                    pointing(*view, places[buffer_index as usize], offset)
+                }
+                None => {
+                    let start = end;
+                    end += *view as u32;
+                    pointing(*view, 0, start)
+                }
+            };
+        }
+        views.into()
+    })
+}
+
+/// A plain loop: this runs once per string, and the profile of development inlines no iterators here.
+fn write_strings(target: &mut [u8], pieces: &[ViewPiece]) {
+    let mut end = 0;
+    for piece in pieces {
+        let buffers: Vec<&[u8]> = piece.buffers.iter().map(Buffer::as_slice).collect();
+        for &view in &*piece.views {
             if is_long(view) {
-                let joined = ByteView::from(view).with_buffer_index(0).with_offset(end).as_u128();
-                target.copy_from_slice(&joined.to_ne_bytes());
-                end += view as u32;
+                let ByteView { length, buffer_index, offset, .. } = ByteView::from(view);
+                let (start, length) = (offset as usize, length as usize);
+                target[end..end + length]
+                    .copy_from_slice(&buffers[buffer_index as usize][start..start + length]);
+                end += length;
             }
         }
     }

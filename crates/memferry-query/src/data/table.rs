@@ -1,6 +1,7 @@
 //! A table at home: partitions of row groups, and their statistics.
 
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -8,7 +9,7 @@ use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, Statistics};
 use memferry::topology::NodeId;
 
-use super::RowGroup;
+use super::{RowGroup, group};
 
 /// All rows of a table, in memory of its home node. Made by a [`TableWriter`](super::TableWriter).
 #[derive(Clone, Debug)]
@@ -16,11 +17,14 @@ pub struct TableData {
     schema: SchemaRef,
     partitions: Vec<Vec<RowGroup>>,
     home: NodeId,
+    /// The answers of [`integers`](TableData::integers): few columns are asked for, and each costs a look at all its rows.
+    integers: Vec<OnceLock<Option<RangeInclusive<i64>>>>,
 }
 
 impl TableData {
     pub(crate) fn new(schema: SchemaRef, partitions: Vec<Vec<RowGroup>>, home: NodeId) -> TableData {
-        TableData { schema, partitions, home }
+        let integers = vec![OnceLock::new(); schema.fields().len()];
+        TableData { schema, partitions, home, integers }
     }
 
     /// Names and types of the columns.
@@ -107,12 +111,17 @@ impl TableData {
     }
 
     /// Smallest and largest value of a column of integers up to `i64`; `None` for other types, and with nulls.
+    ///
+    /// Cost: the first call for a column reads all its rows.
     pub(crate) fn integers(&self, column: usize) -> Option<RangeInclusive<i64>> {
         let join = |a: RangeInclusive<i64>, b: RangeInclusive<i64>| {
             *a.start().min(b.start())..=*a.end().max(b.end())
         };
-        let ranges = self.groups().map(|group| group.facts(column).integers.clone());
-        ranges.reduce(|a, b| Some(join(a?, b?))).flatten()
+        let found = || {
+            let ranges = self.groups().map(|rows| group::integers(rows.column(column)));
+            ranges.reduce(|a, b| Some(join(a?, b?))).flatten()
+        };
+        self.integers[column].get_or_init(found).clone()
     }
 
     fn groups(&self) -> impl Iterator<Item = &RowGroup> {

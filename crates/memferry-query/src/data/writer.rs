@@ -142,6 +142,15 @@ impl PartitionWriter {
         })
     }
 
+    /// A new writer for `rows` rows, in groups of about the same length.
+    pub(crate) fn of_rows(&self, rows: u64) -> PartitionWriter {
+        let most = self.layout.row_group_rows as u64;
+        let even = rows.div_ceil(rows.div_ceil(most).max(1)) as usize;
+        let mut writer = self.clone();
+        writer.layout.row_group_rows = even.max(1).next_multiple_of(ROW_GROUP_ROWS_STEP);
+        writer
+    }
+
     pub(crate) fn push(&mut self, batch: &RecordBatch) -> Result<(), TableError> {
         let types = |schema: &SchemaRef| -> Vec<_> {
             schema.fields().iter().map(|field| field.data_type().clone()).collect()

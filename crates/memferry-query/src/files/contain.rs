@@ -9,12 +9,15 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, Statistics, internal_err};
+use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
 use futures::Stream;
 
 use super::FileError;
+use super::factory::Readers;
 use super::pushdown::Decision;
 use crate::load::guarded;
 
@@ -26,11 +29,27 @@ pub(super) struct ContainExec {
     files: Arc<str>,
     /// Where the filter of the scan runs, for EXPLAIN. `None` without a filter.
     pushdown: Option<Decision>,
+    /// The reader factory of the scan.
+    pub(super) readers: Arc<Readers>,
 }
 
 impl ContainExec {
-    pub(super) fn new(scan: Arc<dyn ExecutionPlan>, files: Arc<str>, pushdown: Option<Decision>) -> Self {
-        Self { scan, files, pushdown }
+    /// The scan of `source` with `readers`.
+    pub(super) fn over(
+        config: &FileScanConfig,
+        source: ParquetSource,
+        readers: Arc<Readers>,
+        pushdown: Option<Decision>,
+    ) -> Self {
+        let source = source.with_parquet_file_reader_factory(Arc::clone(&readers) as _);
+        let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
+        let files = describe(&config);
+        Self { scan: DataSourceExec::from_data_source(config), files, pushdown, readers }
+    }
+
+    /// The scan.
+    pub(super) fn scan(&self) -> &dyn ExecutionPlan {
+        self.scan.as_ref()
     }
 }
 
@@ -67,9 +86,12 @@ impl ExecutionPlan for ContainExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.is_empty()) {
-            (Some(scan), true) => {
-                Ok(Arc::new(Self::new(scan, Arc::clone(&self.files), self.pushdown.clone())))
-            }
+            (Some(scan), true) => Ok(Arc::new(Self {
+                scan,
+                files: Arc::clone(&self.files),
+                pushdown: self.pushdown.clone(),
+                readers: Arc::clone(&self.readers),
+            })),
             _ => internal_err!("ContainExec has one child"),
         }
     }
@@ -122,6 +144,22 @@ impl Stream for Contained {
 impl RecordBatchStream for Contained {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
+    }
+}
+
+/// The files of a scan in errors.
+fn describe(config: &FileScanConfig) -> Arc<str> {
+    let mut files: Vec<&str> = config
+        .file_groups
+        .iter()
+        .flat_map(|group| group.files())
+        .map(|file| file.object_meta.location.as_ref())
+        .collect();
+    files.dedup();
+    match files.as_slice() {
+        [file] => Arc::from(*file),
+        [first, others @ ..] => Arc::from(format!("one of {first} and {} more files", others.len())),
+        [] => Arc::from("no file"),
     }
 }
 

@@ -17,10 +17,12 @@ use super::metrics::ReaderMetrics;
 use super::reader::{FileReader, MetadataSource};
 use super::source::RangeSource;
 use super::store::{StoreLimits, StoreObject};
+use super::stored::Unkept;
 use super::{Demand, FileError};
 use crate::tiers::Tiers;
 
 /// The reader factory of one scan.
+#[derive(Clone)]
 pub(super) struct Readers {
     pub(super) store: Arc<dyn ObjectStore>,
     /// Near memory, if the store is the file system of this machine.
@@ -30,6 +32,8 @@ pub(super) struct Readers {
     pub(super) limits: StoreLimits,
     /// 0 turns reading ahead off.
     pub(super) window_bytes: u64,
+    /// Whether near memory keeps what is read.
+    pub(super) keep: bool,
 }
 
 impl ParquetFileReaderFactory for Readers {
@@ -48,12 +52,7 @@ impl ParquetFileReaderFactory for Readers {
             source,
             file,
             demand: Arc::clone(&self.demand),
-            metadata: MetadataSource {
-                store: Arc::clone(&self.store),
-                cache: Arc::clone(&self.cache),
-                size_hint,
-                time_out: self.limits.time_out,
-            },
+            metadata: self.metadata(size_hint),
             window_bytes: self.window_bytes,
             metrics,
             chunks: None,
@@ -64,11 +63,21 @@ impl ParquetFileReaderFactory for Readers {
 }
 
 impl Readers {
+    pub(super) fn metadata(&self, size_hint: Option<usize>) -> MetadataSource {
+        MetadataSource {
+            store: Arc::clone(&self.store),
+            cache: Arc::clone(&self.cache),
+            size_hint,
+            time_out: self.limits.time_out,
+        }
+    }
+
     fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {
         if let Some(tiers) = &self.tiers {
             let path = LocalFileSystem::new().path_to_filesystem(&planned.location);
             let refused = |source| FileError::Store { file: planned.location.to_string(), source };
-            return Ok(tiers.files().open(&path.map_err(refused)?, planned)?);
+            let file = tiers.files().open(&path.map_err(refused)?, planned)?;
+            return Ok(if self.keep { file } else { Arc::new(Unkept(file)) });
         }
         Ok(Arc::new(StoreObject::new(Arc::clone(&self.store), planned.clone(), self.limits)))
     }

@@ -16,7 +16,8 @@
 //! another process truncates raises SIGBUS, which no error can report.
 //!
 //! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `pushdown`, `filter` where and how its filter
-//! runs; `factory`, `reader`, `ahead` requests of the decoder; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `contain`.
+//! runs; `sections` the parts in which a table is loaded; `factory`, `reader`, `ahead` requests of the decoder; `chunks`,
+//! `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `contain`.
 
 mod ahead;
 mod chunks;
@@ -32,6 +33,7 @@ mod ranges;
 mod reader;
 mod register;
 mod rule;
+mod sections;
 mod source;
 mod store;
 mod stored;
@@ -43,4 +45,5 @@ pub use prune::{RowGroup, RowGroups};
 pub use register::{RegisterError, register};
 
 pub(crate) use rule::ReadFiles;
+pub(crate) use sections::{Section, SectionScan};
 pub(crate) use stored::StoredFiles;

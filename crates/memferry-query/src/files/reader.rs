@@ -35,7 +35,11 @@ pub(super) struct MetadataSource {
 
 impl MetadataSource {
     /// The metadata of the version `planned` of a file, from the cache if they are there.
-    async fn fetch(&self, planned: &ObjectMeta, policy: PageIndexPolicy) -> Result<Arc<ParquetMetaData>> {
+    pub(super) async fn fetch(
+        &self,
+        planned: &ObjectMeta,
+        policy: PageIndexPolicy,
+    ) -> Result<Arc<ParquetMetaData>> {
         let metadata = DFParquetMetadata::new(&*self.store, planned)
             .with_metadata_size_hint(self.size_hint)
             .with_file_metadata_cache(Some(Arc::clone(&self.cache)))

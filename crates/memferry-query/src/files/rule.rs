@@ -9,10 +9,7 @@ use std::time::Duration;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::datasource::physical_plan::{
-    FileScanConfig, FileScanConfigBuilder, ParquetFileReaderFactory,
-};
-use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::physical_plan::ParquetFileReaderFactory;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
@@ -74,11 +71,9 @@ impl ReadFiles {
                 window_bytes: options.read_ahead_bytes as u64,
             },
             window_bytes: if options.read_ahead { options.read_ahead_bytes as u64 } else { 0 },
+            keep: true,
         };
-        let source = source.with_parquet_file_reader_factory(Arc::new(readers));
-        let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
-        let files = describe(&config);
-        Ok(Some(Arc::new(ContainExec::new(DataSourceExec::from_data_source(config), files, pushdown))))
+        Ok(Some(Arc::new(ContainExec::over(config, source, Arc::new(readers), pushdown))))
     }
 }
 
@@ -113,22 +108,6 @@ impl PhysicalOptimizerRule for ReadFiles {
 impl fmt::Debug for ReadFiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadFiles").finish_non_exhaustive()
-    }
-}
-
-/// The files of a scan in errors.
-fn describe(config: &FileScanConfig) -> Arc<str> {
-    let mut files: Vec<&str> = config
-        .file_groups
-        .iter()
-        .flat_map(|group| group.files())
-        .map(|file| file.object_meta.location.as_ref())
-        .collect();
-    files.dedup();
-    match files.as_slice() {
-        [file] => Arc::from(*file),
-        [first, others @ ..] => Arc::from(format!("one of {first} and {} more files", others.len())),
-        [] => Arc::from("no file"),
     }
 }
 

@@ -170,6 +170,37 @@ impl RangeSource for LocalFile {
     }
 }
 
+/// A file of which nothing is kept: all of it is read once.
+#[derive(Debug)]
+pub(super) struct Unkept(pub(super) Arc<LocalFile>);
+
+impl RangeSource for Unkept {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn start(&self, range: Range<u64>) -> Read {
+        let bytes = owned(self.0.read_uncached(range.clone())).boxed();
+        Read { range, bytes, from: From::FileUncached }
+    }
+
+    fn merge(&self, ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        self.0.merge(ranges)
+    }
+
+    fn check_unchanged(&self) -> Result<(), FileError> {
+        self.0.check_unchanged()
+    }
+
+    fn window_bytes_max(&self) -> u64 {
+        self.0.window_bytes_max()
+    }
+}
+
 /// The bytes of a near copy. Another query's reading may have found no room.
 async fn near(reading: Reading, file: Arc<StoredFile>, cache: Cache) -> Result<Bytes, FileError> {
     let range = reading.range();

@@ -4,7 +4,7 @@ use std::panic;
 use std::sync::Arc;
 
 use datafusion::error::DataFusionError;
-use datafusion::execution::TaskContext;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::StreamExt;
@@ -12,11 +12,13 @@ use tokio::task::JoinSet;
 
 use super::{LoadError, Progress};
 use crate::data::{Layout, PartitionWriter, RowGroup, TableData};
+use crate::files::{Section, SectionScan};
 
 /// The rows of `plan`, as a table with a partition for each partition of the plan. A source that can be split, such as a
 /// Parquet file with several row groups, is read in `layout.partitions` parts.
 ///
 /// Partitions are read by tasks of the current runtime. Dropping the future stops them and their reads at their next batch.
+/// The bytes of Parquet files are not kept near.
 ///
 /// # Errors
 /// [`LoadError::Plan`]: the rows cannot be read. [`LoadError::Table`]: they cannot be held.
@@ -29,25 +31,28 @@ pub async fn from_plan(
     layout: &Layout,
     progress: Arc<dyn Progress + Send>,
 ) -> Result<TableData, LoadError> {
-    let plan = split(plan, context, layout.partitions)?;
-    let writer = PartitionWriter::new(plan.schema(), layout)?;
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new())?;
     if let Some(&rows) = statistics.num_rows.get_value() {
         progress.total(rows as u64);
     }
+    let (plan, sections) = match SectionScan::of(&plan, layout).await? {
+        Some(scan) => (scan.plan, Some(scan.partitions)),
+        None => (split(plan, context, layout.partitions)?, None),
+    };
+    let writer = PartitionWriter::new(plan.schema(), layout)?;
     let count = plan.output_partitioning().partition_count();
     // Dropping the set stops its tasks.
     let mut tasks: JoinSet<Result<(usize, Vec<RowGroup>), LoadError>> = JoinSet::new();
     for partition in 0..count {
-        let mut batches = plan.execute(partition, Arc::clone(context))?;
-        let (mut writer, progress) = (writer.clone(), Arc::clone(&progress));
+        let batches = plan.execute(partition, Arc::clone(context))?;
+        let sections = sections.as_ref().map(|partitions| partitions[partition].clone());
+        let (writer, progress) = (writer.clone(), Arc::clone(&progress));
         tasks.spawn(async move {
-            while let Some(batch) = batches.next().await {
-                let batch = batch?;
-                writer.push(&batch)?;
-                progress.advance(batch.num_rows() as u64);
-            }
-            Ok((partition, writer.finish()?))
+            let groups = match sections {
+                Some(sections) => read_sections(batches, &sections, &writer, &*progress).await,
+                None => read(batches, writer, &*progress).await,
+            };
+            Ok((partition, groups?))
         });
     }
     let mut partitions = vec![Vec::new(); count.max(1)];
@@ -57,6 +62,58 @@ pub async fn from_plan(
         partitions[partition] = groups;
     }
     Ok(TableData::new(plan.schema(), partitions, layout.home))
+}
+
+async fn read(
+    mut batches: SendableRecordBatchStream,
+    mut writer: PartitionWriter,
+    progress: &dyn Progress,
+) -> Result<Vec<RowGroup>, LoadError> {
+    while let Some(batch) = batches.next().await {
+        let batch = batch?;
+        writer.push(&batch)?;
+        progress.advance(batch.num_rows() as u64);
+    }
+    Ok(writer.finish()?)
+}
+
+/// As [`read`], with row groups that end where sections do.
+async fn read_sections(
+    mut batches: SendableRecordBatchStream,
+    sections: &[Section],
+    writer: &PartitionWriter,
+    progress: &dyn Progress,
+) -> Result<Vec<RowGroup>, LoadError> {
+    let wrong = |section: &Section| {
+        let file = &section.file.location;
+        let text = format!("{file} has not as many rows as its metadata say; write it again");
+        LoadError::Plan(DataFusionError::Execution(text))
+    };
+    let mut groups = Vec::new();
+    let mut rest = None;
+    for section in sections {
+        let mut writer = writer.of_rows(section.rows);
+        let mut missing = section.rows as usize;
+        while missing > 0 {
+            let batch = match rest.take() {
+                Some(batch) => batch,
+                None => batches.next().await.ok_or_else(|| wrong(section))??,
+            };
+            let rows = batch.num_rows().min(missing);
+            writer.push(&batch.slice(0, rows))?;
+            rest = (rows < batch.num_rows()).then(|| batch.slice(rows, batch.num_rows() - rows));
+            missing -= rows;
+            progress.advance(rows as u64);
+        }
+        groups.extend(writer.finish()?);
+    }
+    if rest.is_none() {
+        rest = batches.next().await.transpose()?;
+    }
+    match (rest, sections.last()) {
+        (Some(_), Some(last)) => Err(wrong(last)),
+        _ => Ok(groups),
+    }
 }
 
 fn split(
