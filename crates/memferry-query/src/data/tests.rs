@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, DictionaryArray, Int8Array, Int64Array, RecordBatch, StringArray, UInt64Array,
+    Array, ArrayRef, AsArray, DictionaryArray, Int8Array, Int64Array, RecordBatch, StringArray,
+    StringViewArray, UInt64Array,
 };
-use arrow::compute::{cast, concat_batches};
+use arrow::compute::{cast, concat_batches, take};
 use arrow::datatypes::DataType;
 use memferry::topology::Machine;
 
@@ -58,10 +59,40 @@ fn dictionaries_that_fill_their_keys_make_smaller_groups() {
     assert_eq!(rows_of(&groups), [512, 512]);
     let word = |group: usize, row: usize| {
         let column = cast(groups[group].column(0), &DataType::Utf8).unwrap();
-        arrow::array::AsArray::as_string::<i32>(&column).value(row).to_owned()
+        column.as_string::<i32>().value(row).to_owned()
     };
     assert_eq!((word(0, 101), word(1, 511)), ("a1".to_owned(), "b11".to_owned()));
     assert_eq!(groups[0].column(0).null_count(), 0);
+}
+
+#[test]
+fn strings_that_rows_share_are_stored_once() {
+    let words = |prefix: &str| -> ArrayRef {
+        let words =
+            StringViewArray::from_iter_values((0..3).map(|word| format!("{prefix} {word}, long enough")));
+        let rows = UInt64Array::from_iter_values((0..1500).map(|row| row % 3));
+        take(&words, &rows, None).unwrap()
+    };
+    let (first, second) = (words("first"), words("second"));
+    let own: ArrayRef =
+        Arc::new(StringViewArray::from_iter_values((0..1000).map(|row| format!("{row:020}"))));
+    let batch = |column: &ArrayRef| RecordBatch::try_from_iter([("text", Arc::clone(column))]).unwrap();
+    for (pieces, buffers_count) in [
+        (vec![&first], 1),
+        // The second piece has the buffer of the first.
+        (vec![&first, &second, &first], 2),
+        // No string is shared: they are stored one after the other.
+        (vec![&own], 1),
+        // `own` has two buffers, of 8 and 16 KiB.
+        (vec![&first, &own], 3),
+    ] {
+        let batches: Vec<_> = pieces.into_iter().map(batch).collect();
+        let groups = groups_of(&batches, i32::MAX as usize).unwrap();
+        let joined: Vec<_> = groups.iter().map(|group| group.batch().clone()).collect();
+        let schema = batches[0].schema();
+        assert_eq!(concat_batches(&schema, &joined).unwrap(), concat_batches(&schema, &batches).unwrap());
+        assert_eq!(groups[0].column(0).as_string_view().data_buffers().len(), buffers_count);
+    }
 }
 
 #[test]

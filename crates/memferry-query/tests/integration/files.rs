@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
+use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Int64Type};
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
 use memferry::topology::Machine;
 use memferry_query::files::{FileReport, RegisterError, register};
-use memferry_query::{SessionOptions, Tiers, session};
+use memferry_query::{Layout, SessionOptions, Tiers, load, session};
 use object_store::{ObjectStoreExt, PutPayload};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
@@ -411,6 +412,42 @@ async fn local_files_have_near_copies() {
     let (answer, report) = run(&context, sql).await.unwrap();
     assert_eq!(answer, expected);
     assert!(report.bytes_uncached > 0, "no row group fits: {report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_are_loaded_in_the_order_of_their_rows_and_nothing_of_the_files_is_kept() {
+    let files = [0..7000, 7000..7001, 7001..ROWS].map(|ids| parquet(&[batch(ids)]));
+    let [a, b, c] = files;
+    let (_directory, path) = directory_with(&[("a.parquet", a), ("b.parquet", b), ("c.parquet", c)]);
+    let machine = Arc::new(Machine::discover().unwrap());
+    let tiers = Tiers::builder(Arc::clone(&machine)).build().unwrap();
+    let options =
+        SessionOptions { tiers: Some(Arc::clone(&tiers)), batch_rows: 300, ..SessionOptions::default() };
+    let context = session(&options);
+    set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
+    register(&context, "t", path.to_str().unwrap()).await.unwrap();
+    // One row group of the files has 1000 rows: less, about as many, and more than one in memory.
+    for (partitions, row_group_rows, groups_count) in
+        [(1, 512, 41), (2, 2048, 12), (3, 1024, 21), (3, 65_536, 3)]
+    {
+        let layout = Layout { partitions, row_group_rows, ..Layout::new(Arc::clone(&machine), tiers.home()) };
+        let plan = context.table("t").await.unwrap().create_physical_plan().await.unwrap();
+        let table = load::from_plan(plan, &context.task_ctx(), &layout, Arc::new(())).await.unwrap();
+        if partitions == 1 {
+            let (_, report) = run(&context, "select sum(amount) from t").await.unwrap();
+            assert!(report.bytes_read >= report.bytes_requested, "{report:?}");
+        }
+        let groups: Vec<_> = table.partitions().iter().flatten().collect();
+        assert!(groups.iter().all(|group| group.rows() <= row_group_rows));
+        assert_eq!(groups.len(), groups_count, "{partitions} partitions, {row_group_rows} rows");
+        let most =
+            table.partitions().iter().map(|groups| groups.iter().map(|it| it.rows()).sum::<usize>()).max();
+        assert!(most.unwrap() <= ROWS as usize / table.partitions().len() + 2 * row_group_rows.max(1000));
+        let rows: Vec<RecordBatch> = table.batches(8192).into_iter().flatten().collect();
+        let rows = concat_batches(table.schema(), &rows).unwrap();
+        let expected = context.sql("select * from t order by id").await.unwrap().collect().await.unwrap();
+        assert_eq!(rows, concat_batches(table.schema(), &expected).unwrap());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
