@@ -88,16 +88,7 @@ impl TableProvider for TieredTable {
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
-        filters
-            .iter()
-            .map(|filter| {
-                Ok(if filter.is_volatile() || has_subquery(filter)? {
-                    TableProviderFilterPushDown::Unsupported
-                } else {
-                    TableProviderFilterPushDown::Exact
-                })
-            })
-            .collect()
+        filters.iter().map(|filter| pushdown_of(filter)).collect()
     }
 
     async fn scan(
@@ -120,6 +111,15 @@ impl TableProvider for TieredTable {
             TieredScanExec::try_new(Arc::clone(&self.columns), projection, predicate, limit, settings)?;
         Ok(Arc::new(scan))
     }
+}
+
+/// Whether scans of tables in memory evaluate `filter`.
+pub(crate) fn pushdown_of(filter: &Expr) -> Result<TableProviderFilterPushDown> {
+    Ok(if filter.is_volatile() || has_subquery(filter)? {
+        TableProviderFilterPushDown::Unsupported
+    } else {
+        TableProviderFilterPushDown::Exact
+    })
 }
 
 fn has_subquery(filter: &Expr) -> Result<bool> {

@@ -45,5 +45,5 @@ pub use prune::{RowGroup, RowGroups};
 pub use register::{RegisterError, register};
 
 pub(crate) use rule::ReadFiles;
-pub(crate) use sections::{Section, SectionScan};
+pub(crate) use sections::{Remainder, Section, SectionScan};
 pub(crate) use stored::StoredFiles;

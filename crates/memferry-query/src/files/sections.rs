@@ -7,6 +7,7 @@ use datafusion::common::Result;
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
 use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, FileSource};
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
 use object_store::ObjectMeta;
 use parquet::file::metadata::{PageIndexPolicy, RowGroupMetaData};
@@ -103,6 +104,55 @@ impl SectionScan {
         };
         let plan = ContainExec::over(&config, source.clone(), Arc::new(readers), None);
         Ok(Some(SectionScan { plan: Arc::new(plan), partitions }))
+    }
+}
+
+/// What a scan reads beside sections that are ready.
+pub(crate) struct Remainder {
+    /// Positions of the sections that the scan would read: those of files that it names, of the same version.
+    pub(crate) replaced: Vec<usize>,
+    /// The scan without them; `None` if nothing is left.
+    pub(crate) plan: Option<Arc<dyn ExecutionPlan>>,
+}
+
+impl Remainder {
+    /// `None` if `plan` is no scan of Parquet files that could be read without the sections.
+    pub(crate) fn of(plan: &dyn ExecutionPlan, ready: &[&Section]) -> Option<Remainder> {
+        let (config, _) = parquet_scan(plan)?;
+        let mut replaced = Vec::new();
+        let mut file_groups = Vec::new();
+        for files in &config.file_groups {
+            let mut left = Vec::new();
+            for file in files.files() {
+                if file.range.is_some() || file.extensions.get::<ParquetAccessPlan>().is_some() {
+                    return None;
+                }
+                let sections = ready.iter().enumerate().filter(|(_, it)| *it.file == file.object_meta);
+                let mut access: Option<ParquetAccessPlan> = None;
+                for (position, section) in sections {
+                    replaced.push(position);
+                    let access =
+                        access.get_or_insert_with(|| ParquetAccessPlan::new_all(section.file_groups_count));
+                    section.groups.clone().for_each(|group| access.skip(group));
+                }
+                // Those of the whole file: they would answer count(*).
+                let file = PartitionedFile { statistics: None, ..file.clone() };
+                match access {
+                    Some(access) if access.row_group_indexes().is_empty() => {}
+                    Some(access) => left.push(file.with_extension(access)),
+                    None => left.push(file),
+                }
+            }
+            file_groups.extend((!left.is_empty()).then(|| FileGroup::new(left)));
+        }
+        if file_groups.is_empty() {
+            return Some(Remainder { replaced, plan: None });
+        }
+        let config = FileScanConfigBuilder::from(config.clone())
+            .with_file_groups(file_groups)
+            .with_statistics(config.statistics().to_inexact())
+            .build();
+        Some(Remainder { replaced, plan: Some(DataSourceExec::from_data_source(config)) })
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod batches;
 mod error;
+mod loading;
 mod parallel;
 mod parquet;
 mod plan;
@@ -13,6 +14,7 @@ mod readers;
 
 pub use batches::from_batches;
 pub use error::LoadError;
+pub use loading::LoadingTable;
 pub(crate) use parquet::guarded;
 pub use parquet::{from_parquet, panics_become_errors};
 pub use plan::from_plan;

@@ -31,6 +31,20 @@ pub async fn from_plan(
     layout: &Layout,
     progress: Arc<dyn Progress + Send>,
 ) -> Result<TableData, LoadError> {
+    from_plan_in_sections(plan, context, layout, progress, Arc::new(|_, _| ())).await
+}
+
+/// Takes the row groups of a section that is ready.
+pub(super) type Ready = Arc<dyn Fn(&Section, &[RowGroup]) + Send + Sync>;
+
+/// As [`from_plan`]; also says which sections are ready.
+pub(super) async fn from_plan_in_sections(
+    plan: Arc<dyn ExecutionPlan>,
+    context: &Arc<TaskContext>,
+    layout: &Layout,
+    progress: Arc<dyn Progress + Send>,
+    ready: Ready,
+) -> Result<TableData, LoadError> {
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new())?;
     if let Some(&rows) = statistics.num_rows.get_value() {
         progress.total(rows as u64);
@@ -46,10 +60,10 @@ pub async fn from_plan(
     for partition in 0..count {
         let batches = plan.execute(partition, Arc::clone(context))?;
         let sections = sections.as_ref().map(|partitions| partitions[partition].clone());
-        let (writer, progress) = (writer.clone(), Arc::clone(&progress));
+        let (writer, progress, ready) = (writer.clone(), Arc::clone(&progress), Arc::clone(&ready));
         tasks.spawn(async move {
             let groups = match sections {
-                Some(sections) => read_sections(batches, &sections, &writer, &*progress).await,
+                Some(sections) => read_sections(batches, &sections, &writer, &*progress, &*ready).await,
                 None => read(batches, writer, &*progress).await,
             };
             Ok((partition, groups?))
@@ -83,6 +97,7 @@ async fn read_sections(
     sections: &[Section],
     writer: &PartitionWriter,
     progress: &dyn Progress,
+    ready: &(dyn Fn(&Section, &[RowGroup]) + Send + Sync),
 ) -> Result<Vec<RowGroup>, LoadError> {
     let wrong = |section: &Section| {
         let file = &section.file.location;
@@ -105,7 +120,9 @@ async fn read_sections(
             missing -= rows;
             progress.advance(rows as u64);
         }
-        groups.extend(writer.finish()?);
+        let loaded = writer.finish()?;
+        ready(section, &loaded);
+        groups.extend(loaded);
     }
     if rest.is_none() {
         rest = batches.next().await.transpose()?;

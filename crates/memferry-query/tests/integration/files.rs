@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
@@ -15,7 +15,8 @@ use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
 use memferry::topology::Machine;
 use memferry_query::files::{FileReport, RegisterError, register};
-use memferry_query::{Layout, SessionOptions, Tiers, load, session};
+use memferry_query::load::{self, LoadingTable};
+use memferry_query::{Layout, SessionOptions, Tiers, session};
 use object_store::{ObjectStoreExt, PutPayload};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
@@ -448,6 +449,81 @@ async fn tables_are_loaded_in_the_order_of_their_rows_and_nothing_of_the_files_i
         let expected = context.sql("select * from t order by id").await.unwrap().collect().await.unwrap();
         assert_eq!(rows, concat_batches(table.schema(), &expected).unwrap());
     }
+}
+
+/// Progress that stops a load after `rows` rows until it is released.
+struct Stop {
+    rows: u64,
+    seen: AtomicU64,
+    released: AtomicBool,
+}
+
+impl load::Progress for Stop {
+    fn total(&self, _rows: u64) {}
+
+    fn advance(&self, rows: u64) {
+        let seen = self.seen.fetch_add(rows, Ordering::SeqCst) + rows;
+        while seen > self.rows && !self.released.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn queries_use_what_is_loaded_and_read_the_rest() {
+    let content = parquet(&[batch(0..ROWS)]);
+    let (_directory, path) = directory_with(&[("a.parquet", content.clone()), ("b.parquet", content)]);
+    let machine = Arc::new(Machine::discover().unwrap());
+    let tiers = Tiers::builder(Arc::clone(&machine)).build().unwrap();
+    let context = context(path.to_str().unwrap(), &[]).await;
+    let mut expected = Vec::new();
+    for query in QUERIES {
+        expected.push(run(&context, query).await.unwrap().0);
+    }
+    let scan = "select sum(id), count(text) from t";
+    let whole = run(&context, scan).await.unwrap().1.bytes_requested;
+    let source = context.table_provider("t").await.unwrap();
+    let layout = Layout { partitions: 1, row_group_rows: 1024, ..Layout::new(machine, tiers.home()) };
+    let table = Arc::new(LoadingTable::try_new(source, None, tiers).unwrap());
+    context.deregister_table("t").unwrap();
+    context.register_table("t", Arc::clone(&table) as _).unwrap();
+    for is_cancelled in [true, false] {
+        let progress =
+            Arc::new(Stop { rows: 25_500, seen: AtomicU64::new(0), released: AtomicBool::new(false) });
+        let load = {
+            let (table, context, progress) = (Arc::clone(&table), context.clone(), Arc::clone(&progress));
+            let layout = layout.clone();
+            tokio::spawn(async move { table.load(&context, &layout, progress).await })
+        };
+        wait_until(|| progress.seen.load(Ordering::SeqCst) > 25_500).await;
+        for (query, expected) in QUERIES.iter().zip(&expected) {
+            assert_eq!(
+                &run(&context, query).await.unwrap().0,
+                expected,
+                "{query}, while the table is loaded"
+            );
+        }
+        let read = run(&context, scan).await.unwrap().1.bytes_requested;
+        assert!(
+            read < whole / 2 && read > whole / 4,
+            "25 of 40 row groups are in memory: {read} of {whole} bytes"
+        );
+        if is_cancelled {
+            load.abort();
+        }
+        progress.released.store(true, Ordering::SeqCst);
+        assert_eq!(load.await.is_err(), is_cancelled);
+        let read = run(&context, scan).await.unwrap().1.bytes_requested;
+        assert_eq!(read, if is_cancelled { whole } else { 0 });
+    }
+    for (query, expected) in QUERIES.iter().zip(&expected) {
+        assert_eq!(&run(&context, query).await.unwrap().0, expected, "{query}, from memory");
+    }
+    // Another version of a file is read, whatever was loaded of the one before.
+    fs::write(path.join("b.parquet"), parquet(&[batch(0..10)])).unwrap();
+    let (answer, report) = run(&context, "select count(*), sum(id) from t where id < 12").await.unwrap();
+    assert!(answer.contains("| 22 ") && answer.contains("| 111 "), "{answer}");
+    assert!(report.bytes_requested > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
