@@ -503,6 +503,8 @@ async fn queries_use_what_is_loaded_and_read_the_rest() {
                 "{query}, while the table is loaded"
             );
         }
+        let (answer, _) = run(&context, "select count(*) from t").await.unwrap();
+        assert!(answer.contains("| 40000 "), "{answer}");
         let read = run(&context, scan).await.unwrap().1.bytes_requested;
         assert!(
             read < whole / 2 && read > whole / 4,
