@@ -197,7 +197,8 @@ impl ReadAhead {
         }
         self.current = Some(position);
         self.phase = 0;
-        self.distance_groups = (self.distance_groups * 2).max(1);
+        // No more than there are: a file may have more row groups than a number has bits.
+        self.distance_groups = (self.distance_groups * 2).clamp(1, self.groups.len());
         let before: Vec<usize> = self.groups[..position].iter().map(|group| group.index).collect();
         self.planned.retain(|planned| !before.contains(&planned.group));
         self.drop_started(|group| before.contains(&group));
