@@ -45,10 +45,12 @@ impl RangeSource for Notes {
     }
 }
 
-/// Eight row groups of three columns.
-fn chunks() -> Arc<Chunks> {
-    let column =
-        |seed: i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values((0..80).map(|row| row * seed))) };
+/// Row groups of three columns.
+fn chunks(groups_count: usize) -> Arc<Chunks> {
+    let rows = 0..groups_count as i64 * 10;
+    let column = |seed: i64| -> ArrayRef {
+        Arc::new(Int64Array::from_iter_values(rows.clone().map(|row| row * seed)))
+    };
     let batch = RecordBatch::try_from_iter([("a", column(1)), ("b", column(2)), ("c", column(3))]).unwrap();
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(10)).build();
     let mut writer = ArrowWriter::try_new(vec![], batch.schema(), Some(properties)).unwrap();
@@ -65,9 +67,14 @@ struct Scan {
 }
 
 impl Scan {
+    /// Of eight row groups.
     fn new(predicted: &[&[usize]], window_bytes: u64) -> Self {
-        let chunks = chunks();
-        let groups = (0..8).map(|index| RowGroup { index, rows: None }).collect();
+        Self::of_groups(8, predicted, window_bytes)
+    }
+
+    fn of_groups(groups_count: usize, predicted: &[&[usize]], window_bytes: u64) -> Self {
+        let chunks = chunks(groups_count);
+        let groups = (0..groups_count).map(|index| RowGroup { index, rows: None }).collect();
         let predicted = predicted.iter().map(|leaves| leaves.to_vec()).collect();
         let ahead = ReadAhead::new(Arc::clone(&chunks), groups, predicted, window_bytes);
         Self { chunks, source: Notes::default(), ahead }
@@ -97,6 +104,16 @@ fn the_distance_doubles() {
     assert_eq!(scan.request(1, &[0, 1]), (2, vec![(2, 0), (2, 1), (3, 0), (3, 1)]));
     assert_eq!(scan.request(2, &[0, 1]).0, 2);
     assert_eq!(scan.request(3, &[0, 1]).1, vec![(7, 0), (7, 1)], "the last one");
+    assert_eq!(scan.ahead.take_dropped_bytes(), 0);
+}
+
+/// The distance overflowed at the 65th row group, and the query failed as if the file were damaged.
+#[test]
+fn the_distance_of_many_row_groups_is_theirs() {
+    let mut scan = Scan::of_groups(100, &[&[0]], u64::MAX);
+    for group in 1..100 {
+        scan.request(group, &[0]);
+    }
     assert_eq!(scan.ahead.take_dropped_bytes(), 0);
 }
 
