@@ -20,6 +20,9 @@ use crate::files::{Remainder, Section};
 use crate::table::{TieredTable, pushdown_of};
 use crate::tiers::Tiers;
 
+/// Sections that are ready, and their rows.
+type Loaded = Vec<(Section, Vec<RowGroup>)>;
+
 /// A table of files that is loaded while queries run: rows that are ready come from memory, the others from the files.
 ///
 /// A query uses the parts that are ready when it is planned. Files that were written since the load began are read, whatever
@@ -32,7 +35,7 @@ pub struct LoadingTable {
     schema: SchemaRef,
     tiers: Arc<Tiers>,
     /// Grows while the table is loaded; `None` before and after a load that failed.
-    ready: Mutex<Option<Vec<(Section, Vec<RowGroup>)>>>,
+    ready: Mutex<Option<Loaded>>,
 }
 
 impl LoadingTable {
@@ -84,7 +87,7 @@ impl LoadingTable {
         Ok(loaded)
     }
 
-    fn set(&self, ready: Option<Vec<(Section, Vec<RowGroup>)>>) {
+    fn set(&self, ready: Option<Loaded>) {
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
     }
 }
