@@ -15,9 +15,7 @@ use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry::cache::{
-    Access, Cache, Entry, Location, Region, RegionOwner, Request, View, Why,
-};
+use memferry::cache::{Access, Cache, Entry, Location, Region, RegionOwner, Request, View, Why};
 use memferry::memory::{Pool, PoolMemory};
 use memferry::mover::{Consumer, Mover};
 use memferry::topology::NodeId;

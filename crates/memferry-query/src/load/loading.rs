@@ -72,7 +72,7 @@ impl LoadingTable {
         let frame = context.read_table(Arc::clone(&self.source))?.select_columns(&names)?;
         let plan = frame.create_physical_plan().await?;
         self.set(Some(Vec::new()));
-        let forget = Forget(Arc::clone(self));
+        let mut unless_loaded = Forget(Some(self));
         let table = Arc::clone(self);
         let ready = move |section: &Section, groups: &[RowGroup]| {
             let mut ready = table.ready.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +83,7 @@ impl LoadingTable {
         };
         let loaded =
             from_plan_in_sections(plan, &context.task_ctx(), layout, progress, Arc::new(ready)).await?;
-        std::mem::forget(forget);
+        unless_loaded.0 = None;
         Ok(loaded)
     }
 
@@ -92,12 +92,14 @@ impl LoadingTable {
     }
 }
 
-/// Forgets what is ready: of a load that did not end, nothing is kept.
-struct Forget(Arc<LoadingTable>);
+/// Forgets what is ready of a table: of a load that did not end, nothing is kept.
+struct Forget<'a>(Option<&'a LoadingTable>);
 
-impl Drop for Forget {
+impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        self.0.set(None);
+        if let Some(table) = self.0 {
+            table.set(None);
+        }
     }
 }
 

@@ -526,6 +526,8 @@ async fn queries_use_what_is_loaded_and_read_the_rest() {
     let (answer, report) = run(&context, "select count(*), sum(id) from t where id < 12").await.unwrap();
     assert!(answer.contains("| 22 ") && answer.contains("| 111 "), "{answer}");
     assert!(report.bytes_requested > 0);
+    context.deregister_table("t").unwrap();
+    assert_eq!(Arc::strong_count(&table), 1, "a load that has ended holds its table, and so the memory");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
