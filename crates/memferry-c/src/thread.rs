@@ -110,6 +110,7 @@ impl Record {
             pin.store(0, Ordering::Release);
         }
     }
+
     /// The position of a free cell.
     #[inline]
     pub(crate) fn free_view(&self) -> Option<usize> {
