@@ -1,17 +1,22 @@
 //! `LOAD TABLE`: rows of files and views in the memory of the home node.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
 use datafusion::catalog::TableProvider;
 use datafusion::common::TableReference;
+use datafusion::common::runtime::SpawnedTask;
+use futures::FutureExt;
 use memferry_bench_query::{QueryError, layout};
-use memferry_query::{LoadError, TableData, TieredTable, load};
+use memferry_query::load::{LoadingTable, Progress};
+use memferry_query::{LoadError, TableData, TieredTable};
 
+use super::runner::explain_end;
 use super::session::Session;
-use crate::error::usage;
+use super::statement::LoadTable;
+use crate::error::{self, usage};
 use crate::output::{count, size};
 use crate::progress::Bar;
 use crate::query::{explain_error, query_error};
@@ -22,37 +27,92 @@ pub(super) struct Loaded {
     source: Arc<dyn TableProvider>,
 }
 
+/// A table that is being loaded.
+pub(super) struct Loading {
+    name: TableReference,
+    table: Arc<LoadingTable>,
+    /// What it is loaded from.
+    source: Arc<dyn TableProvider>,
+    /// What it replaces until it is loaded.
+    before: Arc<dyn TableProvider>,
+    started: Instant,
+    task: SpawnedTask<Result<TableData, LoadError>>,
+}
+
 impl Session<'_> {
     /// Loads a table, or some of its columns, and replaces it by the table in memory. If it fails, the table stays as it is.
-    pub(super) fn load(
+    ///
+    /// In the background, the table is one whose ready parts queries use, until [`finish_loads`](Self::finish_loads).
+    pub(super) fn load(&mut self, load: &LoadTable, out: &mut dyn Write) -> Result<()> {
+        let name = &load.table;
+        let before = self.provider(name)?;
+        let source = self.source(name, &before)?;
+        let columns: Option<Vec<&str>> =
+            load.columns.as_ref().map(|columns| columns.iter().map(String::as_str).collect());
+        let tiers = Arc::clone(&self.tiers.tiers);
+        let table = LoadingTable::try_new(Arc::clone(&source), columns.as_deref(), tiers).map_err(explain)?;
+        let table = Arc::new(table);
+        let bar = (!load.in_background).then(|| Arc::new(Bar::new("loading")));
+        let progress: Arc<dyn Progress + Send> = match &bar {
+            Some(bar) => Arc::clone(bar) as _,
+            None => Arc::new(()),
+        };
+        let layout = layout(&self.tiers, self.partitions);
+        let (context, from) = (self.context.clone(), Arc::clone(&table));
+        let started = Instant::now();
+        let task = self.runner.spawn(async move { from.load(&context, &layout, progress).await });
+        let loading = Loading { name: name.clone(), table, source, before, started, task };
+        let Some(bar) = bar else {
+            self.replace(name, Arc::clone(&loading.table) as _)?;
+            self.loading.push(loading);
+            return Ok(());
+        };
+        let data = self.runner.join(loading.task);
+        // Tasks that were cancelled may hold it for a moment, when the prompt is there again.
+        bar.clear();
+        self.loaded(&loading.name, loading.source, data?.map_err(explain)?, started, out)
+    }
+
+    /// Replaces the tables whose loads have ended: by those in memory, or by their files if the load has failed.
+    pub(super) fn finish_loads(&mut self, out: &mut dyn Write) -> Result<()> {
+        let loading = std::mem::take(&mut self.loading);
+        for mut load in loading {
+            let Some(ended) = (&mut load.task).now_or_never() else {
+                self.loading.push(load);
+                continue;
+            };
+            let Loading { name, table, source, before, started, .. } = load;
+            // DROP TABLE or CREATE TABLE may have replaced it.
+            let registered = self.provider(&name).ok();
+            let table: Arc<dyn TableProvider> = table;
+            if !registered.is_some_and(|registered| Arc::ptr_eq(&registered, &table)) {
+                continue;
+            }
+            match ended.map_err(explain_end).and_then(|loaded| loaded.map_err(explain)) {
+                Ok(data) => self.loaded(&name, source, data, started, out)?,
+                Err(error) => {
+                    self.replace(&name, before)?;
+                    let error = error.context(format!("table {name} is not loaded, and is as it was before"));
+                    if !self.interactive {
+                        return Err(error);
+                    }
+                    // An error of standard error cannot be reported.
+                    let _ = writeln!(io::stderr(), "error: {}", error::sentence(&error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a loaded table in place of the one before.
+    fn loaded(
         &mut self,
         name: &TableReference,
-        columns: Option<&[String]>,
+        source: Arc<dyn TableProvider>,
+        data: TableData,
+        started: Instant,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let started = Instant::now();
-        let source = self.source(name)?;
-        let layout = layout(&self.tiers, self.partitions);
-        let (context, from) = (self.context.clone(), Arc::clone(&source));
-        let columns: Option<Vec<String>> = columns.map(<[String]>::to_vec);
-        let bar: Arc<Bar> = Arc::new(Bar::new("loading"));
-        let shown = Arc::clone(&bar);
-        let loaded: Result<Result<TableData>> = self.runner.run(async move {
-            let mut frame = context.read_table(from).map_err(explain_error)?;
-            if let Some(columns) = &columns {
-                let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-                frame = frame.select_columns(&columns).map_err(explain_error)?;
-            }
-            let plan = frame.create_physical_plan().await.map_err(explain_error)?;
-            let loaded = load::from_plan(plan, &context.task_ctx(), &layout, bar).await;
-            loaded.map_err(|error| match error {
-                LoadError::Plan(error) => explain_error(error),
-                error => error.into(),
-            })
-        });
-        // Tasks that were cancelled may hold it for a moment, when the prompt is there again.
-        shown.clear();
-        let data = loaded??;
         let text = format!(
             "loaded {name}: {}, {}, {} on node {},",
             count(data.rows(), "row"),
@@ -62,8 +122,7 @@ impl Session<'_> {
         );
         let table = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers.tiers));
         let table: Arc<dyn TableProvider> = Arc::new(table.map_err(QueryError::from).map_err(query_error)?);
-        self.context.deregister_table(name.clone()).map_err(explain_error)?;
-        self.context.register_table(name.clone(), Arc::clone(&table)).map_err(explain_error)?;
+        self.replace(name, Arc::clone(&table))?;
         self.loaded.retain(|loaded| !Arc::ptr_eq(&loaded.source, &source));
         self.loaded.push(Loaded { table, source });
         if self.has_notes() {
@@ -72,17 +131,41 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The table to read from: what is registered, or what that was loaded from.
-    fn source(&mut self, name: &TableReference) -> Result<Arc<dyn TableProvider>> {
+    fn replace(&mut self, name: &TableReference, table: Arc<dyn TableProvider>) -> Result<()> {
+        self.context.deregister_table(name.clone()).map_err(explain_error)?;
+        self.context.register_table(name.clone(), table).map_err(explain_error)?;
+        Ok(())
+    }
+
+    /// What is registered as `name`.
+    fn provider(&mut self, name: &TableReference) -> Result<Arc<dyn TableProvider>> {
         let (context, reference) = (self.context.clone(), name.clone());
         let provider = self.runner.run(async move { context.table_provider(reference).await })?;
-        let provider = provider.map_err(explain_error)?;
-        if let Some(loaded) = self.loaded.iter().find(|loaded| Arc::ptr_eq(&loaded.table, &provider)) {
+        provider.map_err(explain_error)
+    }
+
+    /// The table to read from: what is registered, or what that was loaded from.
+    fn source(
+        &self,
+        name: &TableReference,
+        provider: &Arc<dyn TableProvider>,
+    ) -> Result<Arc<dyn TableProvider>> {
+        if let Some(loaded) = self.loaded.iter().find(|loaded| Arc::ptr_eq(&loaded.table, provider)) {
             return Ok(Arc::clone(&loaded.source));
+        }
+        if provider.downcast_ref::<LoadingTable>().is_some() {
+            return Err(usage(format!("table {name} is being loaded; wait until it is, or DROP it")));
         }
         if provider.downcast_ref::<TieredTable>().is_some() {
             return Err(usage(format!("table {name} was made in memory; it need not be loaded")));
         }
-        Ok(provider)
+        Ok(Arc::clone(provider))
+    }
+}
+
+fn explain(error: LoadError) -> anyhow::Error {
+    match error {
+        LoadError::Plan(error) => explain_error(error),
+        error => error.into(),
     }
 }

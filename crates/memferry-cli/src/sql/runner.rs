@@ -14,6 +14,7 @@ use datafusion::common::runtime::SpawnedTask;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
+use tokio::task::JoinError;
 
 /// The exit status of a process that SIGINT ended, as shells report it.
 const STATUS_INTERRUPTED: i32 = 130;
@@ -108,13 +109,7 @@ impl Runner {
     /// # Errors
     /// [`Cancelled`], and the message of a panic.
     pub(super) fn join<T: Send + 'static>(&mut self, task: SpawnedTask<T>) -> Result<T> {
-        self.wait(task.join())?.map_err(|error| match error.try_into_panic() {
-            Ok(panic) => anyhow::anyhow!(
-                "the query failed by a fault in memferry or DataFusion: {}; please report it with the statement",
-                message(&*panic)
-            ),
-            Err(_) => Cancelled.into(),
-        })
+        self.wait(task.join())?.map_err(explain_end)
     }
 
     /// Waits on this thread.
@@ -148,6 +143,17 @@ async fn interrupted(interrupts: Option<&mut Interrupts>) {
     }
     // Without the thread that receives them, none comes.
     future::pending().await
+}
+
+/// The error of a task that did not run to its end.
+pub(super) fn explain_end(error: JoinError) -> anyhow::Error {
+    match error.try_into_panic() {
+        Ok(panic) => anyhow::anyhow!(
+            "the query failed by a fault in memferry or DataFusion: {}; please report it with the statement",
+            message(&*panic)
+        ),
+        Err(_) => Cancelled.into(),
+    }
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

@@ -18,11 +18,11 @@ use super::arguments::{Arguments, Format};
 use super::catalog;
 use super::commands::{self, COMMANDS, Command};
 use super::cooperative;
-use super::load::Loaded;
+use super::load::{Loaded, Loading};
 use super::print::{self, Object};
 use super::runner::Runner;
 use super::scanner::{Input, Located, Scanner, inputs};
-use super::statement::{self, Statement};
+use super::statement::{self, LoadTable, Statement};
 use super::summary::Summary;
 use super::target::Target;
 use crate::error::{self, usage};
@@ -47,6 +47,8 @@ pub(super) struct Session<'a> {
     pub(super) tiers: QueryTiers,
     pub(super) partitions: usize,
     pub(super) loaded: Vec<Loaded>,
+    /// Loads in the background.
+    pub(super) loading: Vec<Loading>,
     target: Target,
     timing: bool,
     /// A shell also says that a statement without rows is done.
@@ -94,6 +96,7 @@ impl<'a> Session<'a> {
             tiers,
             partitions: options.partitions,
             loaded: Vec::new(),
+            loading: Vec::new(),
             target: Target::open(arguments.output.as_deref())?,
             timing: true,
             interactive: false,
@@ -102,7 +105,9 @@ impl<'a> Session<'a> {
         };
         if arguments.load {
             for table in &arguments.tables {
-                session.load(&table.name.as_str().into(), None, out)?;
+                let table =
+                    LoadTable { table: table.name.as_str().into(), columns: None, in_background: false };
+                session.load(&table, out)?;
             }
         }
         Ok(session)
@@ -172,6 +177,7 @@ impl<'a> Session<'a> {
 
     /// Runs one statement or command.
     pub(super) fn run(&mut self, input: Input, out: &mut dyn Write) -> Result<Flow> {
+        self.finish_loads(out)?;
         match input {
             Input::Statement(text) => self.statement(&text, out).map(|()| Flow::Continue),
             Input::Command(text) => self.command(&commands::parse(&text)?, out),
@@ -217,7 +223,7 @@ impl<'a> Session<'a> {
         self.runner.forget_interrupts();
         let dialect = self.context.state().config().options().sql_parser.dialect;
         match statement::parse(text, dialect.as_ref())? {
-            Statement::Load(load) => self.load(&load.table, load.columns.as_deref(), out),
+            Statement::Load(load) => self.load(&load, out),
             Statement::Sql(sql) => self.sql(text, *sql, out),
         }
     }

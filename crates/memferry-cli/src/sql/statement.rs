@@ -24,12 +24,14 @@ pub(super) enum Statement {
     Sql(Box<SqlStatement>),
 }
 
-/// `LOAD TABLE name [COLUMNS (column, ...)]`: brings a table into the memory of the home node.
+/// `LOAD TABLE name [COLUMNS (column, ...)] [IN BACKGROUND]`: brings a table into the memory of the home node.
 #[derive(Debug, PartialEq)]
 pub(super) struct LoadTable {
     pub(super) table: TableReference,
     /// `None`: all columns.
     pub(super) columns: Option<Vec<String>>,
+    /// Whether the next statement need not wait.
+    pub(super) in_background: bool,
 }
 
 /// Parses one statement in a dialect of `datafusion.sql_parser.dialect`.
@@ -59,7 +61,8 @@ fn without_prefix(mut statement: SqlStatement) -> SqlStatement {
     statement
 }
 
-const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b)";
+const LOAD_FORM: &str =
+    "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b); both may end with IN BACKGROUND";
 
 fn parse_load(text: &str, dialect: &dyn Dialect) -> Result<Option<LoadTable>> {
     // Text that cannot even be cut into tokens is left to the parser of SQL, which says why.
@@ -78,8 +81,14 @@ fn parse_load(text: &str, dialect: &dyn Dialect) -> Result<Option<LoadTable>> {
             let listed = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false)?;
             columns = Some(listed.into_iter().map(column_name).collect());
         }
+        let in_background =
+            word(&parser.peek_token().token, "in") && word(&parser.peek_nth_token(1).token, "background");
+        if in_background {
+            parser.next_token();
+            parser.next_token();
+        }
         parser.expect_token(&Token::EOF)?;
-        Ok(LoadTable { table, columns })
+        Ok(LoadTable { table, columns, in_background })
     };
     rest().map(Some).map_err(|error| {
         let error = explain_error(error).to_string().replace("; fix it there", "");
@@ -131,13 +140,20 @@ mod tests {
 
     #[test]
     fn load_table() {
-        let all = |table: &str| LoadTable { table: TableReference::from(table), columns: None };
+        let all = |table: &str| LoadTable {
+            table: TableReference::from(table),
+            columns: None,
+            in_background: false,
+        };
         assert_eq!(load("LOAD TABLE trips"), all("trips"));
         assert_eq!(load("load\n table Trips -- all of it"), all("trips"));
         assert_eq!(load("load table public.trips"), all("public.trips"));
         assert_eq!(load("load table \"Trips\"").table, TableReference::bare("Trips"));
         let columns = load("load table t columns (A, \"B\", c)").columns;
         assert_eq!(columns, Some(vec!["a".to_owned(), "B".to_owned(), "c".to_owned()]));
+        assert_eq!(load("load table t in Background"), LoadTable { in_background: true, ..all("t") });
+        let some = load("load table t columns (a) in background");
+        assert!(some.in_background && some.columns.is_some());
     }
 
     #[test]
@@ -149,6 +165,8 @@ mod tests {
             "load table t columns (a",
             "load table t (a)",
             "load table t columns (a) where a > 1",
+            "load table t in",
+            "load table t in background columns (a)",
         ] {
             let error = parse(text, "generic").unwrap_err().to_string();
             assert!(error.contains("LOAD TABLE name COLUMNS (a, b)"), "{text}: {error}");

@@ -185,6 +185,53 @@ fn columns_are_loaded_and_others_from_the_files_again() {
     assert_eq!(prints(&["sql", "--format", "csv", "--table", &table, again]), "a\n5\n");
 }
 
+/// Answers are right before, during and after; the note comes between two statements.
+#[test]
+fn a_table_is_loaded_in_the_background() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(directory.path(), 200_000);
+    let begin = "load table t columns (a, name) in background;";
+    let queries = "select sum(a) as s from t;".repeat(300);
+    let printed =
+        prints(&["sql", "--table", &table, &format!("{begin}{queries} select max(name) as s from t")]);
+    assert_eq!(printed.matches("19999900000").count(), 300, "{printed}");
+    assert_eq!(printed.matches("loaded t: 200000 rows, 2 columns,").count(), 1, "{printed}");
+    assert!(printed.contains("row 99999"), "{printed}");
+    // From memory nothing of the file is read.
+    let last = printed.rsplit("19999900000").next().unwrap();
+    assert!(!last.contains(" read from"), "{last}");
+    // The end of the session does not wait for a load.
+    prints(&["sql", "--table", &table, begin]);
+
+    let with = |statements: &str, words: &[&str]| {
+        let output = memferry(&["sql", "--table", &table, &format!("{begin}{statements}")]).output().unwrap();
+        says(&output, USAGE, words);
+    };
+    with("load table t", &["being loaded"]);
+    with("select b from t", &["b"]);
+    // A table that takes its place stays.
+    let other = format!("{begin} drop table t; create table t as select 5 as a; {queries}");
+    let printed = prints(&["sql", "--format", "csv", "--table", &table, &other]);
+    assert_eq!(printed, "s\n5\n".repeat(300));
+}
+
+#[test]
+fn a_load_in_the_background_that_fails_leaves_the_table() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(directory.path(), 200_000);
+    let file = directory.path().join("t.parquet");
+    let mut bytes = fs::read(&file).unwrap();
+    let footer = bytes.len() / 2;
+    bytes[4..footer].fill(0xff);
+    fs::write(&file, bytes).unwrap();
+    let queries = "select 1;".repeat(300);
+    let load = format!("load table t in background; {queries}");
+    let output = memferry(&["sql", "--format", "csv", "--table", &table, &load]).output().unwrap();
+    says(&output, FAILURE, &["table t is not loaded", "t.parquet"]);
+    let output = piped(&["sql", "--format", "csv", "--table", &table], &format!("{load}\n"));
+    says(&output, FAILURE, &["table t is not loaded", "t.parquet"]);
+}
+
 #[test]
 fn directories_and_globs_are_tables() {
     let directory = tempfile::tempdir().unwrap();

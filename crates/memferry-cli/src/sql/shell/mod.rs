@@ -37,6 +37,7 @@ pub(super) fn run(session: &mut Session<'_>, out: &mut dyn Write) -> Result<()> 
         env!("CARGO_PKG_VERSION")
     )?;
     loop {
+        session.finish_loads(out)?;
         out.flush()?;
         refresh(session, &mut editor);
         match editor.readline(PROMPT) {
