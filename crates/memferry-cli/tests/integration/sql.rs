@@ -199,7 +199,7 @@ fn a_table_is_loaded_in_the_background() {
     assert!(printed.contains("row 99999"), "{printed}");
     // From memory nothing of the file is read.
     let last = printed.rsplit("19999900000").next().unwrap();
-    assert!(!last.contains(" read from"), "{last}");
+    assert!(printed.contains("\nfiles: ") && !last.contains("\nfiles: "), "{last}");
     // The end of the session does not wait for a load.
     prints(&["sql", "--table", &table, begin]);
 
@@ -227,9 +227,9 @@ fn a_load_in_the_background_that_fails_leaves_the_table() {
     let queries = "select 1;".repeat(300);
     let load = format!("load table t in background; {queries}");
     let output = memferry(&["sql", "--format", "csv", "--table", &table, &load]).output().unwrap();
-    says(&output, FAILURE, &["table t is not loaded", "t.parquet"]);
+    says(&output, FAILURE, &["table t is not loaded"]);
     let output = piped(&["sql", "--format", "csv", "--table", &table], &format!("{load}\n"));
-    says(&output, FAILURE, &["table t is not loaded", "t.parquet"]);
+    says(&output, FAILURE, &["table t is not loaded"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::{DFSchema, unqualified_field_not_found};
 use datafusion::datasource::TableType;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
@@ -50,10 +51,17 @@ impl LoadingTable {
     ) -> Result<LoadingTable, LoadError> {
         let all = source.schema();
         let columns = match columns {
-            Some(names) => names.iter().map(|name| all.index_of(name)).collect::<Result<Vec<_>, _>>(),
-            None => Ok((0..all.fields().len()).collect()),
+            Some(names) => {
+                let known = DFSchema::try_from(Arc::clone(&all))?;
+                let index = |name: &&str| {
+                    known
+                        .index_of_column_by_name(None, name)
+                        .ok_or_else(|| unqualified_field_not_found(*name, &known))
+                };
+                names.iter().map(index).collect::<Result<Vec<_>>>()?
+            }
+            None => (0..all.fields().len()).collect(),
         };
-        let columns = columns.map_err(DataFusionError::from)?;
         let schema = Arc::new(all.project(&columns).map_err(DataFusionError::from)?);
         Ok(LoadingTable { source, columns, schema, tiers, ready: Mutex::new(None) })
     }
