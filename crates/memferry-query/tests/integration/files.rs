@@ -469,6 +469,15 @@ impl load::Progress for Stop {
     }
 }
 
+/// Releases it, also when the test fails: its runtime waits for the load.
+struct Release(Arc<Stop>);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.0.released.store(true, Ordering::SeqCst);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn queries_use_what_is_loaded_and_read_the_rest() {
     let content = parquet(&[batch(0..ROWS)]);
@@ -490,6 +499,7 @@ async fn queries_use_what_is_loaded_and_read_the_rest() {
     for is_cancelled in [true, false] {
         let progress =
             Arc::new(Stop { rows: 25_500, seen: AtomicU64::new(0), released: AtomicBool::new(false) });
+        let release = Release(Arc::clone(&progress));
         let load = {
             let (table, context, progress) = (Arc::clone(&table), context.clone(), Arc::clone(&progress));
             let layout = layout.clone();
@@ -513,7 +523,7 @@ async fn queries_use_what_is_loaded_and_read_the_rest() {
         if is_cancelled {
             load.abort();
         }
-        progress.released.store(true, Ordering::SeqCst);
+        drop(release);
         assert_eq!(load.await.is_err(), is_cancelled);
         let read = run(&context, scan).await.unwrap().1.bytes_requested;
         assert_eq!(read, if is_cancelled { whole } else { 0 });
