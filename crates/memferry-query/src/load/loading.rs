@@ -56,7 +56,7 @@ impl LoadingTable {
                 let index = |name: &&str| {
                     known
                         .index_of_column_by_name(None, name)
-                        .ok_or_else(|| unqualified_field_not_found(*name, &known))
+                        .ok_or_else(|| unqualified_field_not_found(name, &known))
                 };
                 names.iter().map(index).collect::<Result<Vec<_>>>()?
             }
