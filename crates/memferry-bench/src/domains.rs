@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::harness::{Comparison, Pairs};
 use memferry::topology::Machine;
 use memferry_dsa::internals::affinity;
-use memferry_schedule::{Binding, Domains, Scheduler, Stealing, claims};
+use memferry_schedule::{Binding, Domains, DomainsError, Scheduler, Stealing, claims};
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 
@@ -32,12 +32,12 @@ impl Size {
 /// The domains of the benchmark: one for each CPU that this process may use.
 ///
 /// # Errors
-/// Those of the discovery and of [`Domains`].
-pub fn one_for_each_cpu() -> Result<Domains, Box<dyn std::error::Error>> {
-    let domains = Domains::of(&Machine::discover()?)?;
+/// Those of [`Domains`].
+pub fn one_for_each_cpu(machine: &Machine) -> Result<Domains, DomainsError> {
+    let domains = Domains::of(machine)?;
     let first = domains.on(&[domains[0].cpu_node])?;
     let cpus = first[0].cpus.len();
-    Ok(first.split(cpus)?)
+    first.split(cpus)
 }
 
 /// Claims per second of the slowest worker, in each round. There is a worker in each domain, on the domain's CPUs, and each
@@ -93,8 +93,8 @@ pub fn steals(domains: &Domains, size: Size) -> Vec<f64> {
 ///
 /// # Errors
 /// The scheduler or the runtime cannot be started.
-pub fn spawned_tasks(size: Size) -> Result<Comparison, Box<dyn std::error::Error>> {
-    let domains = Domains::of(&Machine::discover()?)?;
+pub fn spawned_tasks(machine: &Machine, size: Size) -> Result<Comparison, Box<dyn std::error::Error>> {
+    let domains = Domains::of(machine)?;
     let workers = domains[0].cpus.len();
     let scheduler = Scheduler::start(domains, Binding::Opportunistic)?;
     let tokio = Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;

@@ -6,9 +6,9 @@
 //! claim     own queue: begin + 1.   empty: a victim's end - n; the first is claimed, the others become the own queue
 //! ```
 //!
-//! A word is the whole truth about a queue: who changes it by compare and exchange owns the items that it loses. It does
-//! not matter whether a word had another value in between. Only its owner makes an empty queue longer, and nobody else
-//! writes an empty one.
+//! A word is the whole truth about a queue: the thread that changes it by compare and exchange owns the items that it loses.
+//! It does not matter whether a word had another value in between. Only its owner makes an empty queue longer, and nobody
+//! else writes an empty one.
 
 use super::domains::{Distance, Domains};
 use super::sync::Arc;
@@ -92,7 +92,7 @@ pub fn claims(domains: &Domains, stealing: Stealing, workers: &[usize], homes: &
     workers.iter().enumerate().map(claimer).collect()
 }
 
-/// What all claimers of one call of [`claims`] share. All is fixed but the queues.
+/// Shared by all claimers of one call of [`claims`]. All is fixed but the queues.
 #[derive(Debug)]
 struct Shared {
     /// One for each worker.
@@ -177,7 +177,7 @@ impl Claimer {
         self.domain
     }
 
-    /// What it has claimed so far.
+    /// The numbers of items that it has claimed so far.
     pub fn counts(&self) -> ClaimCounts {
         self.counts
     }

@@ -48,7 +48,7 @@ struct Inner {
     turn: AtomicUsize,
 }
 
-/// A runtime and what its workers report.
+/// A runtime and the reports of its threads.
 #[derive(Debug)]
 struct Pool {
     /// `None` while it is dropped.
@@ -56,7 +56,7 @@ struct Pool {
     reports: Arc<Reports>,
 }
 
-/// What the threads of a runtime tell the scheduler.
+/// Figures that the threads of a runtime keep for the scheduler.
 #[derive(Debug, Default)]
 struct Reports {
     /// The index of the domain; `None` for free workers.

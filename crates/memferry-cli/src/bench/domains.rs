@@ -28,10 +28,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let directory = arguments.keep.directory(arguments.quick)?;
     let size = if arguments.quick { Size::QUICK } else { Size::FULL };
+    let machine = Machine::discover()?;
     let failed = |error: Box<dyn std::error::Error>| anyhow!("{error}");
-    let domains = measure::one_for_each_cpu().map_err(failed).context("this machine has no domains")?;
+    let domains = measure::one_for_each_cpu(&machine).context("this machine has no domains")?;
     let options = json!({ "quick": arguments.quick, "domains": domains.len(), "profile": BUILD_PROFILE });
-    let mut record: Record = start_record("domains", Machine::discover()?, arguments.seed, options);
+    let mut record: Record = start_record("domains", machine.clone(), arguments.seed, options);
     let bar = Bar::of("measuring domains", 3);
     let rate = |name: &str, rates: &[f64]| Row::median(name, "claims/s", Provenance::Measured, rates);
     let own = measure::own_claims(&domains, size).map_err(failed).context("claims cannot be measured")?;
@@ -39,7 +40,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     bar.advance(1);
     record.rows.push(rate("steals_per_second", &measure::steals(&domains, size)));
     bar.advance(1);
-    let spawned = measure::spawned_tasks(size).map_err(failed).context("tasks cannot be measured")?;
+    let spawned =
+        measure::spawned_tasks(&machine, size).map_err(failed).context("tasks cannot be measured")?;
     record.rows.push(Row::compared(spawned, arguments.seed));
     drop(bar);
     arguments.keep.finish(&record, directory, out)

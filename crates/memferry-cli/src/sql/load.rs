@@ -31,9 +31,9 @@ pub(super) struct Loaded {
 pub(super) struct Loading {
     name: TableReference,
     table: Arc<LoadingTable>,
-    /// What it is loaded from.
+    /// The table of the files.
     source: Arc<dyn TableProvider>,
-    /// What it replaces until it is loaded.
+    /// The table that had the name before.
     before: Arc<dyn TableProvider>,
     started: Instant,
     task: SpawnedTask<Result<TableData, LoadError>>,
@@ -137,14 +137,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What is registered as `name`.
+    /// The table that is registered as `name`.
     fn provider(&mut self, name: &TableReference) -> Result<Arc<dyn TableProvider>> {
         let (context, reference) = (self.context.clone(), name.clone());
         let provider = self.runner.run(async move { context.table_provider(reference).await })?;
         provider.map_err(explain_error)
     }
 
-    /// The table to read from: what is registered, or what that was loaded from.
+    /// The table to read from: the registered one, or its source if it was loaded.
     fn source(
         &self,
         name: &TableReference,

@@ -107,7 +107,7 @@ impl SectionScan {
     }
 }
 
-/// What a scan reads beside sections that are ready.
+/// The rest of a scan, without the sections that are ready.
 pub(crate) struct Remainder {
     /// Positions of the sections that the scan would read: those of files that it names, of the same version.
     pub(crate) replaced: Vec<usize>,
@@ -135,7 +135,7 @@ impl Remainder {
                         access.get_or_insert_with(|| ParquetAccessPlan::new_all(section.file_groups_count));
                     section.groups.clone().for_each(|group| access.skip(group));
                 }
-                // Those of the whole file: they would answer count(*).
+                // Statistics of the whole file do not describe a part of it.
                 let file = PartitionedFile { statistics: None, ..file.clone() };
                 match access {
                     Some(access) if access.row_group_indexes().is_empty() => {}

@@ -63,9 +63,7 @@ pub enum ModelError {
         known: Vec<&'static str>,
     },
     /// A file could not be read.
-    #[error(
-        "cannot read {path}: {source}; give the path of a TOML file like those in crates/memferry-bench/scenarios"
-    )]
+    #[error("cannot read {path}: {source}; give the path of a TOML file")]
     Read {
         /// The file.
         path: String,
