@@ -114,8 +114,13 @@ pub(crate) fn install(arguments: &[String]) -> Result<(), Failure> {
 }
 
 /// Installs the library below the target directory and uses it as programs do: by pkg-config, by CMake, in the benchmark.
+/// The directory starts empty: CMake refuses a build directory that was made from another checkout.
 pub(crate) fn try_installed() -> Result<(), Failure> {
     let directory = target_directory().join("ci/c");
+    if directory.exists() {
+        fs::remove_dir_all(&directory)
+            .map_err(|error| Failure(format!("cannot remove {}: {error}", directory.display())))?;
+    }
     let prefix = directory.join("prefix");
     install(&["--debug".to_owned(), "--prefix".to_owned(), prefix.display().to_string()])?;
     let found = program("pkg-config")
