@@ -558,15 +558,17 @@ fn bench_domains_measures_claims_and_tasks() {
     assert!(rows[2]["ratio"].as_f64().unwrap() > 0.0, "{record}");
 }
 
-/// Two queries, so that it takes seconds. The files lie beside the build, on a disk: a temporary directory may be in memory.
+/// The selective queries and the parts that are no query. The files lie beside the build, on a disk: a temporary directory may be in memory.
 #[test]
 fn bench_cold_measures_files() {
     let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let files = files.path().to_str().unwrap();
-    let bench = ["bench", "cold", "--quick", "--json", "--files", files, "--query"];
-    let record = prints_json(&[&bench[..], &["q06", "--query", "selective"]].concat());
+    let selective = ["q06", "q12", "q14", "q19", "selective", "first_query", "load_lineitem"];
+    let selective = selective.iter().flat_map(|name| ["--query", name]).collect::<Vec<_>>();
+    let bench = ["bench", "cold", "--quick", "--json", "--files", files];
+    let record = prints_json(&[&bench[..], &selective].concat());
+    let rows = record["rows"].as_array().unwrap();
     let row = |name: &str| {
-        let rows = record["rows"].as_array().unwrap();
         rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name}: {record}"))
     };
     for name in ["disk_bytes_per_s", "cold_geomean", "cold_query_min", "cold_bytes_ratio", "cold_over_floor"]
@@ -578,35 +580,12 @@ fn bench_cold_measures_files() {
     // Each request of the slow store takes 30 ms.
     assert!(row("cold_30ms_store")["value"].as_f64().unwrap() > 30.0, "{record}");
     assert!(row("cold_30ms_store")["ratio"].as_f64().unwrap() > 0.0, "{record}");
-    assert_eq!(row("cold_q06_duckdb")["peer"], "DuckDB: not run, see --peers");
-    assert_eq!(row("cold_q06_duckdb").get("peer_value"), None);
-    fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01, q02", "first_query"]);
-
-    let filter = ["--pushdown", "--query", "text_sorted_narrow_0.1"];
-    let record = prints_json(&[&bench[..], &["q06"], &filter].concat());
-    let names: Vec<_> = record["rows"].as_array().unwrap().iter().map(|row| row["name"].clone()).collect();
-    let filter = ["pushdown_text_sorted_narrow_0.1", "pushdown_text_sorted_narrow_0.1_on"];
-    assert_eq!(names, [&["pushdown_q06", "pushdown_q06_on"], &filter[..], &["pushdown_min"]].concat());
-    assert!(record["rows"][2]["ratio"].as_f64().unwrap() > 0.0, "{record}");
-    fails(
-        &[&bench[..], &["q07", "--pushdown"]].concat(),
-        USAGE,
-        &["q07", "q06, integer_sorted_narrow_0.001"],
-    );
-}
-
-/// What `bench cold` measures beside queries, and the rows that name a peer without `--peers`.
-#[test]
-fn bench_cold_measures_the_first_query_and_loading() {
-    let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let files = files.path().to_str().unwrap();
-    let selective = ["q06", "q12", "q14", "q19", "selective", "first_query", "load_lineitem"];
-    let selective = selective.iter().flat_map(|name| ["--query", name]).collect::<Vec<_>>();
-    let bench = ["bench", "cold", "--quick", "--json", "--files", files];
-    let record = prints_json(&[&bench[..], &selective].concat());
-    let rows = record["rows"].as_array().unwrap();
-    let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{record}"));
+    // Q12 and others have two late columns or more.
+    assert!(row("cold_read_ahead")["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    // The rows of a table take their memory.
+    assert!(row("load_memory_ratio")["value"].as_f64().unwrap() > 0.5, "{record}");
     for (name, peer) in [
+        ("cold_q06_duckdb", "DuckDB"),
         ("first_query_cold", "DuckDB in Python"),
         ("first_query_cold_after_import", "DuckDB in Python"),
         ("first_query_warm", "DuckDB in Python"),
@@ -618,8 +597,24 @@ fn bench_cold_measures_the_first_query_and_loading() {
         assert_eq!(row(name)["peer"], format!("{peer}: not run, see --peers"));
         assert_eq!(row(name).get("peer_value"), None);
     }
-    // The rows of a table take their memory.
-    assert!(row("load_memory_ratio")["value"].as_f64().unwrap() > 0.5, "{record}");
-    // Q12 and others have two late columns or more.
-    assert!(row("cold_read_ahead")["ratio"].as_f64().unwrap() > 0.0, "{record}");
+}
+
+/// Of the filters, one; and the names that `--query` knows.
+#[test]
+fn bench_cold_measures_pushdown() {
+    let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let files = files.path().to_str().unwrap();
+    let bench = ["bench", "cold", "--quick", "--json", "--files", files, "--query"];
+    fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01, q02", "first_query"]);
+    let filter = ["--pushdown", "--query", "text_sorted_narrow_0.1"];
+    let record = prints_json(&[&bench[..], &["q06"], &filter].concat());
+    let names: Vec<_> = record["rows"].as_array().unwrap().iter().map(|row| row["name"].clone()).collect();
+    let filter = ["pushdown_text_sorted_narrow_0.1", "pushdown_text_sorted_narrow_0.1_on"];
+    assert_eq!(names, [&["pushdown_q06", "pushdown_q06_on"], &filter[..], &["pushdown_min"]].concat());
+    assert!(record["rows"][2]["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    fails(
+        &[&bench[..], &["q07", "--pushdown"]].concat(),
+        USAGE,
+        &["q07", "q06, integer_sorted_narrow_0.001"],
+    );
 }
