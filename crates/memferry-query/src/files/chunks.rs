@@ -1,5 +1,6 @@
 //! The column chunks of a file: where each is, and which one a byte range belongs to.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,6 +9,9 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::prune::RowGroup;
+
+/// Columns that an error names.
+const NAMES_MAX: usize = 4;
 
 /// A column chunk: a leaf column of a row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +60,31 @@ impl Chunks {
         let after = self.by_start.partition_point(|(chunk, _)| chunk.start <= range.start);
         let (chunk, id) = self.by_start[..after].last()?;
         (range.end <= chunk.end).then_some(*id)
+    }
+
+    /// The row groups and columns of ranges, for errors.
+    pub(crate) fn describe(&self, ranges: &[Range<u64>]) -> Option<String> {
+        let overlaps = |chunk: &Range<u64>| {
+            ranges.iter().any(|range| range.start < chunk.end && chunk.start < range.end)
+        };
+        let chunks = self.by_start.iter().filter(|(chunk, _)| overlaps(chunk)).map(|(_, id)| *id);
+        let mut chunks: Vec<Chunk> = chunks.collect();
+        chunks.sort_unstable();
+        let (first, last) = (chunks.first()?.group, chunks.last()?.group);
+        let groups = match first == last {
+            true => format!("row group {first}"),
+            false => format!("row groups {first} to {last}"),
+        };
+        let leaves: BTreeSet<usize> = chunks.iter().map(|chunk| chunk.leaf).collect();
+        let descriptor = self.metadata.file_metadata().schema_descr();
+        let names: Vec<String> =
+            leaves.iter().take(NAMES_MAX).map(|&leaf| descriptor.column(leaf).path().string()).collect();
+        let names = names.join(", ");
+        Some(match leaves.len() {
+            1 => format!("{groups}, column {names}"),
+            count if count <= NAMES_MAX => format!("{groups}, columns {names}"),
+            count => format!("{groups}, columns {names} and {} more", count - NAMES_MAX),
+        })
     }
 
     /// The leaf columns of `columns` of the table's schema. Columns with leaves of several names are left out: which of

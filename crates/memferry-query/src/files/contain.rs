@@ -1,4 +1,5 @@
-//! Panics of the decoder become errors: damaged pages make it panic, and a query must not end the process.
+//! Errors of the decoder name the file, and its panics become errors: damaged pages make it panic, and a query must not end
+//! the process.
 
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -7,6 +8,7 @@ use std::task::{Context, Poll};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::error::ArrowError;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, Statistics, internal_err};
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder, ParquetSource};
@@ -15,9 +17,11 @@ use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskCo
 use datafusion::physical_plan::statistics::StatisticsArgs;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
 use futures::Stream;
+use parquet::errors::ParquetError;
 
 use super::FileError;
 use super::factory::Readers;
+use super::place::Places;
 use super::pushdown::Decision;
 use crate::load::guarded;
 
@@ -114,7 +118,8 @@ impl ExecutionPlan for ContainExec {
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let scan = self.scan.execute(partition, context)?;
         let schema = scan.schema();
-        Ok(Box::pin(Contained { scan: Some(scan), schema, files: Arc::clone(&self.files) }))
+        let (files, places) = (Arc::clone(&self.files), Arc::clone(&self.readers.places));
+        Ok(Box::pin(Contained { scan: Some(scan), schema, files, places, partition }))
     }
 }
 
@@ -123,6 +128,22 @@ struct Contained {
     scan: Option<SendableRecordBatchStream>,
     schema: SchemaRef,
     files: Arc<str>,
+    places: Arc<Places>,
+    partition: usize,
+}
+
+impl Contained {
+    fn damaged(&self, why: String) -> DataFusionError {
+        DataFusionError::External(Box::new(self.places.damaged(self.partition, &self.files, why)))
+    }
+
+    /// Names the file in an error of the decoder.
+    fn explain(&self, error: DataFusionError) -> DataFusionError {
+        match decoder_error(&error) {
+            Some(why) => self.damaged(why),
+            None => error,
+        }
+    }
 }
 
 impl Stream for Contained {
@@ -131,11 +152,10 @@ impl Stream for Contained {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(scan) = &mut self.scan else { return Poll::Ready(None) };
         match guarded(|| Ok(scan.as_mut().poll_next(context))) {
-            Ok(poll) => poll,
+            Ok(poll) => poll.map_err(|error| self.explain(error)),
             Err(_) => {
                 self.scan = None;
-                let error = FileError::Damaged { files: self.files.to_string() };
-                Poll::Ready(Some(Err(DataFusionError::External(Box::new(error)))))
+                Poll::Ready(Some(Err(self.damaged("the decoder failed".to_owned()))))
             }
         }
     }
@@ -144,6 +164,28 @@ impl Stream for Contained {
 impl RecordBatchStream for Contained {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
+    }
+}
+
+/// The text of an error that the decoder met in the pages of a file; `None` for errors of reads, which name the file, and
+/// of filters.
+fn decoder_error(error: &DataFusionError) -> Option<String> {
+    match error.find_root() {
+        DataFusionError::ArrowError(error, _) => match &**error {
+            ArrowError::ParquetError(why) => Some(why.clone()),
+            _ => None,
+        },
+        DataFusionError::ParquetError(error) => match &**error {
+            ParquetError::External(source) if source.is::<FileError>() => None,
+            ParquetError::External(source) => match source.downcast_ref() {
+                Some(ArrowError::ParquetError(why)) => Some(why.clone()),
+                // A filter in the decoder.
+                Some(_) => None,
+                None => Some(error.to_string()),
+            },
+            error => Some(error.to_string()),
+        },
+        _ => None,
     }
 }
 

@@ -25,11 +25,26 @@ pub enum FileError {
         /// The file.
         file: String,
     },
-    /// The decoder panicked.
-    #[error("the content of {files} is damaged: the decoder failed; write the file again")]
+    /// The decoder failed, or panicked.
+    #[error(
+        "the content of {files} is damaged{}: {why}; write the file again",
+        place.as_ref().map(|place| format!(" in {place}")).unwrap_or_default()
+    )]
     Damaged {
         /// The file, or the first of the files of the scan and their number.
         files: String,
+        /// The row group and columns, if they are known.
+        place: Option<String>,
+        /// Error of the decoder.
+        why: String,
+    },
+    /// A read of column chunks.
+    #[error("cannot read {place}: {source}")]
+    Chunks {
+        /// The row group and columns.
+        place: String,
+        /// The error of the read, which names the file.
+        source: Box<FileError>,
     },
     /// A range that the file does not have. Its metadata name the range, so they are damaged.
     #[error("{file} has no bytes {start}..{end}, it ends at {size_bytes}; it is damaged, write it again")]
@@ -90,6 +105,16 @@ pub enum FileError {
 
 fn format_time(time: &Duration) -> String {
     format!("{} s", time.as_secs_f64())
+}
+
+impl FileError {
+    /// With the place of a read, unless the whole file is at fault.
+    pub(super) fn in_chunks(self, place: Option<String>) -> FileError {
+        match (self, place) {
+            (error @ (Self::Changed { .. } | Self::Vanished { .. }), _) | (error, None) => error,
+            (error, Some(place)) => Self::Chunks { place, source: Box::new(error) },
+        }
+    }
 }
 
 impl From<FileError> for ParquetError {

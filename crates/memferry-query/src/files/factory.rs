@@ -14,6 +14,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::async_reader::AsyncFileReader;
 
 use super::metrics::ReaderMetrics;
+use super::place::Places;
 use super::reader::{FileReader, MetadataSource};
 use super::source::RangeSource;
 use super::store::{StoreLimits, StoreObject};
@@ -34,6 +35,7 @@ pub(super) struct Readers {
     pub(super) window_bytes: u64,
     /// Whether near memory keeps what is read.
     pub(super) keep: bool,
+    pub(super) places: Arc<Places>,
 }
 
 impl ParquetFileReaderFactory for Readers {
@@ -55,6 +57,8 @@ impl ParquetFileReaderFactory for Readers {
             metadata: self.metadata(size_hint),
             window_bytes: self.window_bytes,
             metrics,
+            partition,
+            places: Arc::clone(&self.places),
             chunks: None,
             ahead: None,
             tracking: DynamicFilterTracking::Static,

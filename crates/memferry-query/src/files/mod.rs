@@ -17,7 +17,7 @@
 //!
 //! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `pushdown`, `filter` where and how its filter
 //! runs; `sections` the parts in which a table is loaded; `factory`, `reader`, `ahead` requests of the decoder; `chunks`,
-//! `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `contain`.
+//! `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `place`, `contain`.
 
 mod ahead;
 mod chunks;
@@ -27,6 +27,7 @@ mod error;
 mod factory;
 mod filter;
 mod metrics;
+mod place;
 mod prune;
 mod pushdown;
 mod ranges;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use datafusion::common::DataFusionError;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
@@ -21,6 +22,7 @@ use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use super::ahead::{ReadAhead, Requested};
 use super::chunks::Chunks;
 use super::metrics::ReaderMetrics;
+use super::place::{Place, Places};
 use super::source::{From, RangeSource, Read};
 use super::{Demand, FileError, store};
 
@@ -49,7 +51,7 @@ impl MetadataSource {
             // The footer of another version is mostly taken for a damaged one.
             Ok(Err(error)) => Err(match store::change(&*self.store, planned, self.time_out).await {
                 Some(changed) => changed.into(),
-                None => ParquetError::External(Box::new(error)),
+                None => self.unreadable(planned, error),
             }),
             Err(_) => {
                 let (file, time_out) = (planned.location.to_string(), self.time_out);
@@ -58,6 +60,25 @@ impl MetadataSource {
             }
         }
     }
+
+    /// The error of metadata that cannot be read, with the name of the file.
+    fn unreadable(&self, planned: &ObjectMeta, error: DataFusionError) -> ParquetError {
+        let file = planned.location.to_string();
+        match error {
+            DataFusionError::ParquetError(error) => match *error {
+                ParquetError::External(source) if source.is::<object_store::Error>() => {
+                    let source = *source.downcast().expect("asked above");
+                    FileError::Store { file, source }.into()
+                }
+                error => damaged_metadata(file, &error),
+            },
+            error => ParquetError::External(Box::new(error)),
+        }
+    }
+}
+
+fn damaged_metadata(files: String, error: &ParquetError) -> ParquetError {
+    FileError::Damaged { files, place: Some("its metadata".to_owned()), why: error.to_string() }.into()
 }
 
 /// The end of a Parquet file: length of the metadata, magic number. Source: Apache Parquet format, "File format".
@@ -72,6 +93,9 @@ pub(super) struct FileReader {
     /// 0 turns reading ahead off.
     pub(super) window_bytes: u64,
     pub(super) metrics: ReaderMetrics,
+    pub(super) partition: usize,
+    /// Where the decoders of the scan are.
+    pub(super) places: Arc<Places>,
     pub(super) chunks: Option<Arc<Chunks>>,
     pub(super) ahead: Option<ReadAhead>,
     pub(super) tracking: DynamicFilterTracking,
@@ -97,6 +121,10 @@ impl AsyncFileReader for FileReader {
                 // DataFusion reads Bloom filters by one reader and continues with another one, which has not been asked for
                 // the metadata. They are in the session's cache.
                 self.load_chunks(None).await?;
+            }
+            if let Some(chunks) = &self.chunks {
+                let (file, chunks) = (Arc::from(self.source.name()), Arc::clone(chunks));
+                self.places.enter(self.partition, Place { file, chunks, ranges: ranges.clone() });
             }
             self.look_ahead(&ranges)?;
             let Requested { ahead, now } = match &mut self.ahead {
@@ -158,7 +186,9 @@ impl FileReader {
             _ => wanted.unwrap_or(PageIndexPolicy::Skip),
         };
         let metadata = self.metadata.fetch(&self.file.object_meta, policy).await?;
-        let chunks = Arc::new(Chunks::new(metadata, self.source.size_bytes())?);
+        let chunks = Chunks::new(metadata, self.source.size_bytes());
+        let chunks = chunks.map_err(|error| damaged_metadata(self.source.name().to_owned(), &error))?;
+        let chunks = Arc::new(chunks);
         self.chunks = Some(Arc::clone(&chunks));
         Ok(chunks)
     }
@@ -202,9 +232,12 @@ impl FileReader {
     ) -> Result<Vec<Bytes>> {
         let requested_bytes = ranges.iter().map(|range| range.end - range.start).sum();
         self.metrics.requested(requested_bytes, hit_bytes);
+        let chunks = self.chunks.as_ref();
         let waits = reads.into_iter().map(|Read { range, bytes, .. }| async move {
-            let bytes = bytes.await?;
-            Ok::<_, FileError>((range, bytes))
+            match bytes.await {
+                Ok(bytes) => Ok((range, bytes)),
+                Err(error) => Err(error.in_chunks(chunks.and_then(|chunks| chunks.describe(&[range])))),
+            }
         });
         let mut parts = {
             let _waiting = self.metrics.time_waiting.timer();

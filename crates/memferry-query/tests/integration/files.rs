@@ -325,6 +325,9 @@ async fn failures_of_a_store_are_errors_of_the_query() {
         store.fail(Fault::None, 0);
         run(&context, "select sum(amount), max(text) from t").await.unwrap();
     }
+        let names_columns =
+            error.contains("cannot read row group") && error.contains(", columns amount, text: ");
+        assert_eq!(names_columns, !matches!(fault, Fault::OtherVersion | Fault::Gone), "{fault:?}: {error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -680,3 +683,43 @@ async fn each_byte_of_a_footer_changed_is_an_error_or_the_right_answer() {
     assert!(errors > 0 && same > 0, "{errors} errors, {same} right answers");
     assert!(other.is_empty(), "{other:?}");
 }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_pages_name_the_file_the_row_group_and_the_columns() {
+    let content = parquet(&[batch(0..ROWS)]);
+    let chunk = |group: usize, leaf: usize| {
+        let reader = SerializedFileReader::new(bytes::Bytes::from(content.clone())).unwrap();
+        let (start, length) = reader.metadata().row_group(group).column(leaf).byte_range();
+        start as usize..(start + length) as usize
+    };
+    let (_directory, path) = directory_with(&[
+        ("a.parquet", content.clone()),
+        ("b.parquet", content.clone()),
+        ("c.parquet", content.clone()),
+    ]);
+    let file = path.join("b.parquet");
+    let machine = Arc::new(Machine::discover().unwrap());
+    let tiers = Tiers::builder(Arc::clone(&machine)).build().unwrap();
+    for (byte, pushdown) in [(0xff, "off"), (0, "off"), (0xff, "on"), (0, "on")] {
+        // `mixed` is the column of the filter.
+        for (sql, leaf, columns) in [
+            ("select max(upper(text)) from t", 3, ", column text"),
+            ("select max(upper(text)) from t where mixed >= 0 and id <> 7", 3, "text"),
+            ("select max(upper(text)) from t where mixed >= 0", 1, "mixed"),
+        ] {
+            let mut damaged = content.clone();
+            damaged[chunk(7, leaf)][..60].fill(byte);
+            fs::write(&file, &damaged).unwrap();
+            let context =
+                context(path.to_str().unwrap(), &[&format!("memferry.pushdown = '{pushdown}'")]).await;
+            let error = run(&context, sql).await.unwrap_err();
+            let place = "b.parquet is damaged in row group 7, column";
+            assert!(error.contains(place) && error.contains(columns), "{byte}, {pushdown}, {sql}: {error}");
+            let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+            let layout = Layout::new(Arc::clone(&machine), tiers.home());
+            let loaded = load::from_plan(plan, &context.task_ctx(), &layout, Arc::new(())).await;
+            let error = loaded.unwrap_err().to_string();
+            assert!(error.contains(place), "{error}");
+        }
+    }
+}
+
