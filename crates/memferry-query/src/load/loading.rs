@@ -1,7 +1,7 @@
 //! Tables that are being loaded: queries use the parts that are ready.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -21,8 +21,8 @@ use crate::files::{Remainder, Section};
 use crate::table::{TieredTable, pushdown_of};
 use crate::tiers::Tiers;
 
-/// Sections that are ready, and their rows.
-type Loaded = Vec<(Section, Vec<RowGroup>)>;
+/// Sections of one load that are ready, and their rows. Tasks of a load that has failed may still add to its own list.
+type Loaded = Arc<Mutex<Vec<(Section, Vec<RowGroup>)>>>;
 
 /// A table of files that is loaded while queries run: rows that are ready come from memory, the others from the files.
 ///
@@ -79,34 +79,31 @@ impl LoadingTable {
         let names: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
         let frame = context.read_table(Arc::clone(&self.source))?.select_columns(&names)?;
         let plan = frame.create_physical_plan().await?;
-        self.set(Some(Vec::new()));
-        let mut unless_loaded = Forget(Some(self));
-        let table = Arc::clone(self);
+        let loaded = Loaded::default();
+        *lock(&self.ready) = Some(Arc::clone(&loaded));
+        let mut unless_loaded = Forget(Some((self, Arc::clone(&loaded))));
         let ready = move |section: &Section, groups: &[RowGroup]| {
-            let mut ready = table.ready.lock().unwrap_or_else(PoisonError::into_inner);
-            // A task may end after the load was cancelled.
-            if let Some(ready) = ready.as_mut() {
-                ready.push((section.clone(), groups.to_vec()));
-            }
+            lock(&loaded).push((section.clone(), groups.to_vec()));
         };
         let loaded =
             from_plan_in_sections(plan, &context.task_ctx(), layout, progress, Arc::new(ready)).await?;
         unless_loaded.0 = None;
         Ok(loaded)
     }
+}
 
-    fn set(&self, ready: Option<Loaded>) {
-        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Forgets what is ready of a table: of a load that did not end, nothing is kept.
-struct Forget<'a>(Option<&'a LoadingTable>);
+struct Forget<'a>(Option<(&'a LoadingTable, Loaded)>);
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        if let Some(table) = self.0 {
-            table.set(None);
+        if let Some((table, loaded)) = &self.0 {
+            // Another load may have begun.
+            lock(&table.ready).take_if(|ready| Arc::ptr_eq(ready, loaded));
         }
     }
 }
@@ -145,7 +142,7 @@ impl TableProvider for LoadingTable {
         let projection = projection.cloned().unwrap_or_else(|| (0..self.columns.len()).collect());
         let of_source = projection.iter().map(|&column| self.columns[column]).collect();
         let plan = self.source.scan(state, Some(&of_source), filters, limit).await?;
-        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+        let ready = lock(&self.ready).as_ref().map(|loaded| lock(loaded).clone()).unwrap_or_default();
         let sections: Vec<&Section> = ready.iter().map(|(section, _)| section).collect();
         let Some(remainder) = Remainder::of(plan.as_ref(), &sections) else { return Ok(plan) };
         if remainder.replaced.is_empty() {

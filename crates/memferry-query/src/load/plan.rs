@@ -72,8 +72,14 @@ pub(super) async fn from_plan_in_sections(
     let mut partitions = vec![Vec::new(); count.max(1)];
     while let Some(joined) = tasks.join_next().await {
         // Nobody else stops these tasks: they end or panic.
-        let (partition, groups) = joined.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()))?;
-        partitions[partition] = groups;
+        match joined.unwrap_or_else(|error| panic::resume_unwind(error.into_panic())) {
+            Ok((partition, groups)) => partitions[partition] = groups,
+            Err(error) => {
+                // Who sees the error has the memory of all tasks again.
+                tasks.shutdown().await;
+                return Err(error);
+            }
+        }
     }
     Ok(TableData::new(plan.schema(), partitions, layout.home))
 }
