@@ -56,8 +56,8 @@ const TOGETHER: &[Step] = &[
     ("one build serves both", one_build),
     ("format", || cargo(["fmt", "--all", "--check"]).run()),
     ("clippy", || {
-        cargo(["clippy", "--locked", "--workspace", "--all-targets", "--features", "memferry-cli/peers"])
-            .args(["--", "-D", "warnings"])
+        cargo(["clippy", "--locked", "--workspace", "--all-targets"])
+            .args(["--features", "memferry-cli/peers,memferry-cli/stores", "--", "-D", "warnings"])
             .run()
     }),
     ("documentation", || {

@@ -21,6 +21,7 @@ mod scanner;
 mod session;
 mod shell;
 mod statement;
+mod stores;
 mod summary;
 mod target;
 

@@ -23,6 +23,7 @@ use super::print::{self, Object};
 use super::runner::Runner;
 use super::scanner::{Input, Located, Scanner, inputs};
 use super::statement::{self, LoadTable, Statement};
+use super::stores;
 use super::summary::Summary;
 use super::target::Target;
 use crate::error::{self, usage};
@@ -86,6 +87,7 @@ impl<'a> Session<'a> {
             )));
         }
         for table in &arguments.tables {
+            stores::reach(&context, &table.location)?;
             let (context, table) = (context.clone(), table.clone());
             runner.run(async move { files::register(&context, &table.name, &table.location).await })??;
         }
@@ -231,6 +233,7 @@ impl<'a> Session<'a> {
     fn sql(&mut self, text: &str, sql: SqlStatement, out: &mut dyn Write) -> Result<()> {
         let before = CarriedBytes::by(Some(&self.tiers));
         let started = Instant::now();
+        stores::reach_locations(&self.context, &sql)?;
         let context = self.context.clone();
         let planned = self.runner.run(async move { Planned::of(&context, sql).await })??;
         let answer = Answer::start(&self.runner, &planned.plan, &self.context, started.elapsed());

@@ -14,4 +14,5 @@ mod report;
 mod sim;
 mod sql;
 mod sql_shell;
+mod sql_stores;
 mod support;
