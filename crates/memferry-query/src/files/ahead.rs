@@ -1,4 +1,4 @@
-//! Reading ahead within one file: what the decoder will request next, started while it decodes.
+//! Reading ahead within one file, also before it is opened: what the decoder will request next, started while it decodes.
 //!
 //! The decoder works row group by row group, and requests each in *phases*: the columns of its first filter, those of the
 //! next filter, in the end the late columns of the rows that passed. Without filters in the decoder there is one phase.
@@ -247,7 +247,8 @@ impl ReadAhead {
             if let Some(planned) = self.planned.pop_front() {
                 return Some(planned);
             }
-            let current = self.current?;
+            // The file may not be opened yet.
+            let current = self.current.unwrap_or(0);
             let (position, phase) = self.next;
             if position >= self.groups.len() || position > current + self.distance_groups {
                 return None;
@@ -274,9 +275,19 @@ impl ReadAhead {
         let Phase { requested_count, is_sparse, .. } = self.phases[phase];
         let chances = self.finished_count + u32::from(self.phase > phase);
         match chances {
-            0 => self.current == Some(position),
+            0 => self.current.unwrap_or(0) == position,
             _ => !is_sparse && requested_count * 10 >= chances * LIKELY_TENTHS,
         }
+    }
+
+    /// Whether all row groups are requested, and those that are likely to be.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.planned.is_empty() && self.next.0 >= self.groups.len()
+    }
+
+    /// Reads that nothing has requested yet.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = &Read> {
+        self.started.values().map(|(_, read)| read)
     }
 
     /// Bytes of reads that were dropped without a request since the last call.

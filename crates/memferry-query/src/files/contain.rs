@@ -21,6 +21,7 @@ use parquet::errors::ParquetError;
 
 use super::FileError;
 use super::factory::Readers;
+use super::next::NextFiles;
 use super::place::Places;
 use super::pushdown::Decision;
 use crate::load::guarded;
@@ -42,9 +43,11 @@ impl ContainExec {
     pub(super) fn over(
         config: &FileScanConfig,
         source: ParquetSource,
-        readers: Arc<Readers>,
+        readers: Readers,
         pushdown: Option<Decision>,
     ) -> Self {
+        let (places, next) = (Arc::default(), Arc::new(NextFiles::of(config)));
+        let readers = Arc::new(Readers { places, next, ..readers });
         let source = source.with_parquet_file_reader_factory(Arc::clone(&readers) as _);
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         let files = describe(&config);

@@ -12,8 +12,12 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::async_reader::AsyncFileReader;
+use parquet::file::metadata::PageIndexPolicy;
 
+use super::ahead::ReadAhead;
+use super::chunks::Chunks;
 use super::metrics::ReaderMetrics;
+use super::next::NextFiles;
 use super::place::Places;
 use super::reader::{FileReader, MetadataSource};
 use super::source::RangeSource;
@@ -36,6 +40,7 @@ pub(super) struct Readers {
     /// Whether near memory keeps what is read.
     pub(super) keep: bool,
     pub(super) places: Arc<Places>,
+    pub(super) next: Arc<NextFiles>,
 }
 
 impl ParquetFileReaderFactory for Readers {
@@ -46,6 +51,7 @@ impl ParquetFileReaderFactory for Readers {
         size_hint: Option<usize>,
         metrics: &ExecutionPlanMetricsSet,
     ) -> Result<Box<dyn AsyncFileReader + Send>> {
+        self.next.open(&file);
         let source =
             self.source(&file.object_meta).map_err(|error| DataFusionError::External(Box::new(error)))?;
         let metrics =
@@ -53,14 +59,13 @@ impl ParquetFileReaderFactory for Readers {
         Ok(Box::new(FileReader {
             source,
             file,
-            demand: Arc::clone(&self.demand),
             metadata: self.metadata(size_hint),
-            window_bytes: self.window_bytes,
+            readers: self.clone(),
             metrics,
             partition,
-            places: Arc::clone(&self.places),
             chunks: None,
             ahead: None,
+            has_begun_next: false,
             tracking: DynamicFilterTracking::Static,
         }))
     }
@@ -76,7 +81,31 @@ impl Readers {
         }
     }
 
-    fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {
+    /// Which page indexes to read with the metadata of a file.
+    pub(super) fn policy(&self, wanted: Option<PageIndexPolicy>) -> PageIndexPolicy {
+        // DataFusion asks for the page index later, past `get_metadata` and its cache. With a filter it is used soon, and
+        // mostly lies in the bytes that are read for the footer.
+        match self.demand.predicate() {
+            Some(_) if self.demand.prunes_pages() => PageIndexPolicy::Optional,
+            _ => wanted.unwrap_or(PageIndexPolicy::Skip),
+        }
+    }
+
+    /// Reading ahead in `file`.
+    pub(super) fn ahead(
+        &self,
+        source: &dyn RangeSource,
+        file: &PartitionedFile,
+        chunks: &Arc<Chunks>,
+    ) -> Result<ReadAhead> {
+        let groups = self.demand.row_groups(file, chunks.metadata())?;
+        let predicted = [self.demand.first(), self.demand.late()]
+            .map(|columns| chunks.leaves(columns, self.demand.file_schema()));
+        let window_bytes = self.window_bytes.min(source.window_bytes_max());
+        Ok(ReadAhead::new(Arc::clone(chunks), groups.into_vec(), predicted.into(), window_bytes))
+    }
+
+    pub(super) fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {
         if let Some(tiers) = &self.tiers {
             let path = LocalFileSystem::new().path_to_filesystem(&planned.location);
             let refused = |source| FileError::Store { file: planned.location.to_string(), source };

@@ -16,7 +16,7 @@
 //! another process truncates raises SIGBUS, which no error can report.
 //!
 //! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `pushdown`, `filter` where and how its filter
-//! runs; `sections` the parts in which a table is loaded; `factory`, `reader`, `ahead` requests of the decoder; `chunks`,
+//! runs; `sections` the parts in which a table is loaded; `factory`, `reader`, `ahead`, `next` requests of the decoder; `chunks`,
 //! `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `place`, `contain`.
 
 mod ahead;
@@ -27,6 +27,7 @@ mod error;
 mod factory;
 mod filter;
 mod metrics;
+mod next;
 mod place;
 mod prune;
 mod pushdown;

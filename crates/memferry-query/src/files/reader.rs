@@ -21,10 +21,11 @@ use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 
 use super::ahead::{ReadAhead, Requested};
 use super::chunks::Chunks;
+use super::factory::Readers;
 use super::metrics::ReaderMetrics;
-use super::place::{Place, Places};
+use super::place::Place;
 use super::source::{From, RangeSource, Read};
-use super::{Demand, FileError, store};
+use super::{FileError, store};
 
 /// Where the reader gets the metadata of its file from.
 #[derive(Debug, Clone)]
@@ -88,16 +89,15 @@ const FOOTER_BYTES: usize = 8;
 pub(super) struct FileReader {
     pub(super) source: Arc<dyn RangeSource>,
     pub(super) file: PartitionedFile,
-    pub(super) demand: Arc<Demand>,
     pub(super) metadata: MetadataSource,
-    /// 0 turns reading ahead off.
-    pub(super) window_bytes: u64,
+    /// Those of the scan.
+    pub(super) readers: Readers,
     pub(super) metrics: ReaderMetrics,
     pub(super) partition: usize,
-    /// Where the decoders of the scan are.
-    pub(super) places: Arc<Places>,
     pub(super) chunks: Option<Arc<Chunks>>,
     pub(super) ahead: Option<ReadAhead>,
+    /// Whether the beginning of another file is being read.
+    pub(super) has_begun_next: bool,
     pub(super) tracking: DynamicFilterTracking,
 }
 
@@ -124,9 +124,9 @@ impl AsyncFileReader for FileReader {
             }
             if let Some(chunks) = &self.chunks {
                 let (file, chunks) = (Arc::from(self.source.name()), Arc::clone(chunks));
-                self.places.enter(self.partition, Place { file, chunks, ranges: ranges.clone() });
+                self.readers.places.enter(self.partition, Place { file, chunks, ranges: ranges.clone() });
             }
-            self.look_ahead(&ranges)?;
+            self.look_ahead(&ranges).await?;
             let Requested { ahead, now } = match &mut self.ahead {
                 Some(state) => state.request(&ranges, &*self.source),
                 None => Requested { ahead: vec![], now: self.source.merge(ranges.clone()) },
@@ -146,6 +146,13 @@ impl AsyncFileReader for FileReader {
                     state.expect_narrowing();
                 }
                 state.fill(&*self.source).into_iter().for_each(|read| self.metrics.started(read, true));
+                // A limit or a dynamic filter may exclude the next file.
+                let goes_on = self.readers.demand.rows_max().is_none() && self.tracking.watcher().is_none();
+                let is_on = self.readers.window_bytes > 0 && !self.has_begun_next;
+                if is_on && goes_on && state.is_exhausted() {
+                    self.has_begun_next = true;
+                    self.readers.next.begin(&self.readers, self.partition);
+                }
             }
             self.finish(&ranges, reads, hit_bytes).await
         }
@@ -179,13 +186,7 @@ impl FileReader {
 
     /// Loads the metadata of the file.
     async fn load_chunks(&mut self, wanted: Option<PageIndexPolicy>) -> Result<Arc<Chunks>> {
-        // DataFusion asks for the page index later, past `get_metadata` and its cache. With a filter it is used soon, and
-        // mostly lies in the bytes that are read for the footer.
-        let policy = match self.demand.predicate() {
-            Some(_) if self.demand.prunes_pages() => PageIndexPolicy::Optional,
-            _ => wanted.unwrap_or(PageIndexPolicy::Skip),
-        };
-        let metadata = self.metadata.fetch(&self.file.object_meta, policy).await?;
+        let metadata = self.metadata.fetch(&self.file.object_meta, self.readers.policy(wanted)).await?;
         let chunks = Chunks::new(metadata, self.source.size_bytes());
         let chunks = chunks.map_err(|error| damaged_metadata(self.source.name().to_owned(), &error))?;
         let chunks = Arc::new(chunks);
@@ -200,24 +201,22 @@ impl FileReader {
     }
 
     /// Prepares reading ahead: at the first request, and when a dynamic filter may leave fewer row groups.
-    fn look_ahead(&mut self, ranges: &[Range<u64>]) -> Result<()> {
+    async fn look_ahead(&mut self, ranges: &[Range<u64>]) -> Result<()> {
         let Some(chunks) = &self.chunks else { return Ok(()) };
-        let external = |error| ParquetError::External(Box::new(error));
+        let (external, demand) = (|error| ParquetError::External(Box::new(error)), &self.readers.demand);
         let Some(ahead) = &mut self.ahead else {
-            let groups = self.demand.row_groups(&self.file, chunks.metadata()).map_err(external)?;
-            let predicted = [self.demand.first(), self.demand.late()]
-                .map(|columns| chunks.leaves(columns, self.demand.file_schema()));
-            self.tracking = self.demand.tracking();
-            self.ahead = Some(ReadAhead::new(
-                Arc::clone(chunks),
-                groups.into_vec(),
-                predicted.into(),
-                self.window_bytes.min(self.source.window_bytes_max()),
-            ));
+            self.tracking = demand.tracking();
+            self.ahead = Some(match self.readers.next.take(&self.file).await {
+                Some(begun) => {
+                    begun.reads().for_each(|read| self.metrics.started(read, true));
+                    begun
+                }
+                None => self.readers.ahead(&*self.source, &self.file, chunks).map_err(external)?,
+            });
             return Ok(());
         };
         if ahead.enters_group(ranges) && self.tracking.watcher().is_some_and(|tracker| tracker.changed()) {
-            let groups = self.demand.row_groups(&self.file, chunks.metadata()).map_err(external)?;
+            let groups = demand.row_groups(&self.file, chunks.metadata()).map_err(external)?;
             ahead.narrow(groups.as_slice());
         }
         Ok(())

@@ -73,8 +73,9 @@ impl ReadFiles {
             window_bytes: if options.read_ahead { options.read_ahead_bytes as u64 } else { 0 },
             keep: true,
             places: Arc::default(),
+            next: Arc::default(),
         };
-        Ok(Some(Arc::new(ContainExec::over(config, source, Arc::new(readers), pushdown))))
+        Ok(Some(Arc::new(ContainExec::over(config, source, readers, pushdown))))
     }
 }
 

@@ -100,10 +100,9 @@ impl SectionScan {
         let readers = Readers {
             window_bytes: contain.readers.window_bytes.min(WINDOW_BYTES),
             keep: false,
-            places: Arc::default(),
             ..(*contain.readers).clone()
         };
-        let plan = ContainExec::over(&config, source.clone(), Arc::new(readers), None);
+        let plan = ContainExec::over(&config, source.clone(), readers, None);
         Ok(Some(SectionScan { plan: Arc::new(plan), partitions }))
     }
 }

@@ -312,6 +312,42 @@ async fn a_slow_store_is_read_by_several_requests_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_file_is_read_while_one_is_decoded() {
+    // One row group each: within a file nothing can be read ahead.
+    let files: Vec<Vec<u8>> = (0..10).map(|file| parquet(&[batch(file * 1000..(file + 1) * 1000)])).collect();
+    let mut times = vec![];
+    for settings in ["memferry.read_ahead = false", "memferry.read_ahead = true"] {
+        let store = TestStore::new(Duration::from_millis(30));
+        for (index, content) in files.iter().enumerate() {
+            store.put(&format!("t/{index}.parquet").into(), PutPayload::from(content.clone())).await.unwrap();
+        }
+        let context = session(&SessionOptions { partitions: 1, ..SessionOptions::default() });
+        context.register_object_store(&"test://bucket".try_into().unwrap(), Arc::clone(&store) as _);
+        set(&context, &[settings]).await;
+        register(&context, "t", "test://bucket/t/").await.unwrap();
+        for sql in [
+            "select sum(amount), max(upper(text)) from t",
+            "select max(upper(text)) from t where mixed + id > 5",
+        ] {
+            let start = Instant::now();
+            let (_, report) = run(&context, sql).await.unwrap();
+            times.push(start.elapsed());
+            assert_eq!((report.bytes_in_vain, report.requests), (0, 10), "{report:?}");
+            let is_ahead = report.bytes_hit * 10 > report.bytes_requested * 8;
+            assert_eq!(is_ahead, settings.ends_with("true"), "{report:?}");
+        }
+    }
+    let ratio = (times[0] + times[1]).as_secs_f64() / (times[2] + times[3]).as_secs_f64();
+    assert!(ratio > 1.4, "10 files of 30 ms each, in turn and ahead: {times:?}");
+    // A limit may end the scan before the next file.
+    let content = files[0].clone();
+    let (_directory, path) = directory_with(&[("a.parquet", content.clone()), ("b.parquet", content)]);
+    let context = context(path.to_str().unwrap(), &["datafusion.execution.target_partitions = 1"]).await;
+    let (_, report) = run(&context, "select text from t limit 5").await.unwrap();
+    assert_eq!(report.bytes_read, report.bytes_requested, "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_of_a_store_are_errors_of_the_query() {
     for (fault, expected) in [
         (Fault::Refused, "cannot read t.parquet: Generic test error: the store is on fire; check"),
