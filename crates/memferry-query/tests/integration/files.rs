@@ -606,6 +606,9 @@ impl DiskFaults for FailingDisk {
     }
 }
 
+/// What happens to a directory of files, and the error.
+type Case<'a> = (&'a dyn Fn(&Path), &'a str);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_load_whose_files_fail_leaves_the_table_of_files() {
     let content = parquet(&[batch(0..ROWS)]);
@@ -620,7 +623,7 @@ async fn a_load_whose_files_fail_leaves_the_table_of_files() {
     let needed_bytes = 2 * chunk_bytes(&content, 0..20, &[0, 3]);
     let shrink = |file: PathBuf| fs::File::options().write(true).open(file).unwrap().set_len(1000).unwrap();
     // The load has read the first two row groups of a.parquet.
-    let cases: [(&dyn Fn(&Path), &str); 5] = [
+    let cases: [Case; 5] = [
         (&|path| fs::write(path.join("a.parquet"), &rewritten).unwrap(), "a.parquet changed while"),
         (&|path| shrink(path.join("a.parquet")), "a.parquet changed while"),
         (
