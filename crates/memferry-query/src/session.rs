@@ -6,6 +6,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
+use crate::domains::{PlaceOnDomains, QueryDomains};
 use crate::files::ReadFiles;
 use crate::options::{MemferryOptions, Prefetch};
 use crate::tiers::Tiers;
@@ -21,13 +22,15 @@ pub struct SessionOptions {
     pub batch_rows: usize,
     /// Near memory that keeps what scans read of local files; without it each query reads its files.
     pub tiers: Option<Arc<Tiers>>,
+    /// Domains for the settings `memferry.binding`, `memferry.stealing` and `memferry.domains`, which have no effect without.
+    pub domains: Option<Arc<QueryDomains>>,
 }
 
 impl Default for SessionOptions {
     /// `auto`, a partition for each CPU that this process may use, batches of 8192 rows (DataFusion's default).
     fn default() -> Self {
         let partitions = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { prefetch: Prefetch::Auto, partitions, batch_rows: 8192, tiers: None }
+        Self { prefetch: Prefetch::Auto, partitions, batch_rows: 8192, tiers: None, domains: None }
     }
 }
 
@@ -44,11 +47,13 @@ pub fn session(options: &SessionOptions) -> SessionContext {
         .with_object_list_cache_limit(0)
         .build_arc()
         .expect("neither a disk nor a memory limit is set up, which could fail");
-    let state = SessionStateBuilder::new()
+    let mut state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
         .with_runtime_env(Arc::clone(&runtime))
-        .with_physical_optimizer_rule(Arc::new(ReadFiles::new(runtime, options.tiers.clone())))
-        .build();
-    SessionContext::new_with_state(state)
+        .with_physical_optimizer_rule(Arc::new(ReadFiles::new(runtime, options.tiers.clone())));
+    if let Some(domains) = &options.domains {
+        state = state.with_physical_optimizer_rule(Arc::new(PlaceOnDomains::new(Arc::clone(domains))));
+    }
+    SessionContext::new_with_state(state.build())
 }
