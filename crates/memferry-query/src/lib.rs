@@ -42,6 +42,8 @@ mod tiers;
 pub use data::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, RowGroup, TableData, TableError, TableWriter};
 pub use domains::{DomainExec, QueryDomains};
 pub use load::LoadError;
+#[doc(inline)]
+pub use memferry_schedule as schedule;
 pub use options::{MemferryOptions, Prefetch, Pushdown, Setting};
 pub use scan::{ScanReport, TieredScanExec};
 pub use session::{SessionOptions, session};

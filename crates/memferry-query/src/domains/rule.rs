@@ -7,6 +7,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
@@ -32,12 +33,16 @@ impl PhysicalOptimizerRule for PlaceOnDomains {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        // Also what statements such as SET become, which must be able to change a setting that cannot be met.
+        if plan.downcast_ref::<EmptyExec>().is_some() {
+            return Ok(plan);
+        }
         let options = MemferryOptions::of(config);
         let all = self.0.domains().len();
         let chosen = chosen(&options.domains, all)?;
         let (binding, is_confined) = (options.binding.0, chosen.len() < all);
         if binding == Binding::None && is_confined {
-            return Err(configuration(format!(
+            return Err(DataFusionError::Plan(format!(
                 "memferry.domains = '{}' confines queries, which the binding none does not; set memferry.binding to \
                  opportunistic or always",
                 options.domains
@@ -117,7 +122,7 @@ fn chosen(text: &str, all: usize) -> Result<Vec<usize>> {
     let number = |number: &str| number.trim().parse().ok().filter(|&domain| domain < all);
     let chosen: Option<Vec<usize>> = text.split(',').map(number).collect();
     let mut chosen = chosen.ok_or_else(|| {
-        configuration(format!(
+        DataFusionError::Plan(format!(
             "memferry.domains = '{text}' names a domain that does not exist; name domains from 0 to {}, such as '0'",
             all - 1
         ))
@@ -125,10 +130,6 @@ fn chosen(text: &str, all: usize) -> Result<Vec<usize>> {
     chosen.sort_unstable();
     chosen.dedup();
     Ok(chosen)
-}
-
-fn configuration(text: String) -> DataFusionError {
-    DataFusionError::Configuration(text)
 }
 
 #[cfg(test)]

@@ -107,6 +107,8 @@ struct OpenGroup {
     rows_done: usize,
     waited: bool,
     columns: Vec<NearColumn>,
+    /// Sizes of these columns at home, as Arrow counts them.
+    home_bytes: Vec<u64>,
 }
 
 impl OpenGroup {
@@ -292,7 +294,15 @@ impl PartitionScan {
                 })
                 .collect();
             let rows = group.rows();
-            self.window.push_back(OpenGroup { place, rows, rows_done: 0, waited: false, columns });
+            let home_bytes = self.needed.iter().map(|&(column, _)| group.column_bytes(column)).collect();
+            self.window.push_back(OpenGroup {
+                place,
+                rows,
+                rows_done: 0,
+                waited: false,
+                columns,
+                home_bytes,
+            });
         }
     }
 
@@ -325,9 +335,8 @@ impl PartitionScan {
                 .filtered
                 .iter()
                 .map(|&(column, place)| {
-                    let near = &mut group.columns[place];
-                    let (array, near_bytes) = near.read();
-                    let home_bytes = near.size_bytes() - near_bytes;
+                    let (array, near_bytes) = group.columns[place].read();
+                    let home_bytes = group.home_bytes[place].saturating_sub(near_bytes);
                     self.metrics
                         .home_read(group.place.distance, home_bytes * rows as u64 / group.rows as u64);
                     (column, array.slice(start, rows))
@@ -367,7 +376,8 @@ impl PartitionScan {
             let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
             // The filter has brought its columns into the CPU's cache.
             if !self.filtered.iter().any(|&(_, filtered)| filtered == place) {
-                self.metrics.home_read(group.place.distance, share(column.size_bytes() - near_bytes));
+                let home_bytes = group.home_bytes[place].saturating_sub(near_bytes);
+                self.metrics.home_read(group.place.distance, share(home_bytes));
             }
             if self.near.is_some() && self.needed[place].1 == Use::Late {
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));

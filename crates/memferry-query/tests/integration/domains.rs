@@ -367,7 +367,7 @@ async fn settings_that_cannot_be_met_are_refused() {
     let error = refused(&context).await;
     assert!(error.contains("name domains from 0 to 1"), "{error}");
     for wrong in ["memferry.binding = 'sometimes'", "memferry.stealing = 'bulk'"] {
-        let error = context.sql(&format!("set {wrong}")).await.unwrap().collect().await;
-        assert!(error.unwrap_err().to_string().contains("; use "), "{wrong}");
+        let error = context.sql(&format!("set {wrong}")).await.unwrap_err();
+        assert!(error.to_string().contains("; use "), "{wrong}");
     }
 }
