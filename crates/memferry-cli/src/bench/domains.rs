@@ -14,7 +14,7 @@ use memferry_query::load::Progress;
 use serde_json::json;
 
 use super::{BUILD_PROFILE, Keep, start_record};
-use crate::options::session_options;
+use crate::options::{scale, session_options};
 use crate::progress::Bar;
 use crate::query::query_error;
 
@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
     /// Small and short: checks that it works; not for records.
     #[arg(long)]
     quick: bool,
+    /// TPC-H scale of the timed queries [default: 1; 0.01 with --quick].
+    #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
+    scale: Option<f64>,
     /// Seed of the confidence intervals.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -38,7 +41,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let machine = Machine::discover()?;
     let failed = |error: Box<dyn std::error::Error>| anyhow!("{error}");
     let domains = measure::one_for_each_cpu(&machine).context("this machine has no domains")?;
-    let (answers_scale, scale, pairs) = if arguments.quick { (0.01, 0.01, 2) } else { (0.1, 1.0, 11) };
+    let (answers_scale, default_scale, pairs) =
+        if arguments.quick { (0.01, 0.01, 2) } else { (0.1, 1.0, 11) };
+    let scale = arguments.scale.unwrap_or(default_scale);
     let session = session_options(None);
     let options = json!({
         "quick": arguments.quick,
