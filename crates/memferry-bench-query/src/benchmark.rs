@@ -25,11 +25,11 @@ use memferry_bench::harness::{Pairs, Provenance, Row, try_alternate};
 
 /// The benchmark of queries on a machine.
 pub struct QueryBenchmark {
-    machine: Arc<Machine>,
-    runtime: Runtime,
-    options: SessionOptions,
-    seed: u64,
-    pairs_count: usize,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) runtime: Runtime,
+    pub(crate) options: SessionOptions,
+    pub(crate) seed: u64,
+    pub(crate) pairs_count: usize,
     progress: NewProgress,
 }
 
@@ -61,14 +61,14 @@ impl QueryBenchmark {
         Ok(QueryBenchmark { machine, runtime, options, seed, pairs_count, progress })
     }
 
-    fn load(&self, scale: f64, tiers: &Tiers) -> Result<Vec<NamedTable>, QueryError> {
+    pub(crate) fn load(&self, scale: f64, tiers: &Tiers) -> Result<Vec<NamedTable>, QueryError> {
         let layout = layout(tiers, self.options.partitions);
         let tables = tpch_tables(scale, &layout, &*(self.progress)("generating TPC-H"))?;
         Ok(tables.into_iter().map(|(name, data)| (name, Arc::new(data))).collect())
     }
 
     /// A progress display with `total` steps.
-    fn steps(&self, what: &'static str, total: usize) -> Box<dyn Progress> {
+    pub(crate) fn steps(&self, what: &'static str, total: usize) -> Box<dyn Progress> {
         let progress = (self.progress)(what);
         progress.total(total as u64);
         progress
@@ -84,7 +84,7 @@ impl QueryBenchmark {
         QueryRunner::tiered(name, tables, tiers, &self.options, prefetch)
     }
 
-    fn run(&self, way: &QueryRunner, sql: &str) -> Result<QueryRun, QueryError> {
+    pub(crate) fn run(&self, way: &QueryRunner, sql: &str) -> Result<QueryRun, QueryError> {
         self.runtime.block_on(way.run_cold(sql))
     }
 
@@ -225,7 +225,7 @@ impl QueryBenchmark {
     }
 
     /// Pairs of times, after one run of each that is not timed.
-    fn pairs(
+    pub(crate) fn pairs(
         &self,
         ours: &QueryRunner,
         peer: &QueryRunner,

@@ -10,6 +10,7 @@
 mod answers;
 mod benchmark;
 mod cold;
+mod domains;
 mod dsa;
 mod paper_table;
 mod process;

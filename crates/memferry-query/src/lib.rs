@@ -28,6 +28,7 @@
 #![deny(unsafe_code)]
 
 mod data;
+mod domains;
 pub mod files;
 pub mod load;
 #[allow(unsafe_code)]
@@ -39,8 +40,11 @@ mod table;
 mod tiers;
 
 pub use data::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, RowGroup, TableData, TableError, TableWriter};
+pub use domains::{DomainExec, QueryDomains};
 pub use load::LoadError;
-pub use options::{MemferryOptions, Prefetch, Pushdown};
+#[doc(inline)]
+pub use memferry_schedule as schedule;
+pub use options::{MemferryOptions, Prefetch, Pushdown, Setting};
 pub use scan::{ScanReport, TieredScanExec};
 pub use session::{SessionOptions, session};
 pub use table::{BudgetTooSmall, TieredTable};

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use datafusion::common::config::{ConfigExtension, ConfigField, ConfigOptions, Visit};
 use datafusion::common::{DataFusionError, extensions_options};
+use memferry_schedule::{Binding, Stealing};
 
 /// When late columns are copied near.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,6 +103,27 @@ impl ConfigField for Pushdown {
     }
 }
 
+/// A type of another crate as a setting, by its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Setting<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for Setting<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T: fmt::Display + FromStr<Err = String>> ConfigField for Setting<T> {
+    fn visit<V: Visit>(&self, visitor: &mut V, key: &str, description: &'static str) {
+        visitor.some(key, self, description);
+    }
+
+    fn set(&mut self, _key: &str, value: &str) -> Result<(), DataFusionError> {
+        self.0 = value.parse().map_err(DataFusionError::Configuration)?;
+        Ok(())
+    }
+}
+
 extensions_options! {
     /// The settings with the prefix `memferry`.
     pub struct MemferryOptions {
@@ -149,6 +171,17 @@ extensions_options! {
 
         /// How long a request to an object store may take, in milliseconds.
         pub store_timeout_ms: u64, default = 30_000
+
+        /// Where queries run on a machine with several domains: none (anywhere), preferred (scans on the domain of their
+        /// rows), opportunistic (the operators above them too), or always (each worker on one CPU).
+        pub binding: Setting<Binding>, default = Setting(Binding::None)
+
+        /// Which row groups a scan claims after those of its own domain, unless the binding is none: off, neighbour (the
+        /// same socket), any, or bulk(N) (N at a time).
+        pub stealing: Setting<Stealing>, default = Setting(Stealing::Neighbour)
+
+        /// The domains to which queries are confined, by their numbers, such as '0,2'. Empty: all.
+        pub domains: String, default = String::new()
     }
 }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use memferry_schedule::{Binding, Stealing};
 
+use crate::domains::{PlaceOnDomains, QueryDomains};
 use crate::files::ReadFiles;
-use crate::options::{MemferryOptions, Prefetch};
+use crate::options::{MemferryOptions, Prefetch, Setting};
 use crate::tiers::Tiers;
 
 /// Options of a session.
@@ -21,19 +23,39 @@ pub struct SessionOptions {
     pub batch_rows: usize,
     /// Near memory that keeps what scans read of local files; without it each query reads its files.
     pub tiers: Option<Arc<Tiers>>,
+    /// Domains on which queries may run; without them, and with one domain, the binding has no effect.
+    pub domains: Option<Arc<QueryDomains>>,
+    /// Where queries run.
+    pub binding: Binding,
+    /// Which row groups a scan claims after those of its own domain.
+    pub stealing: Stealing,
 }
 
 impl Default for SessionOptions {
-    /// `auto`, a partition for each CPU that this process may use, batches of 8192 rows (DataFusion's default).
+    /// `auto`, a partition for each CPU that this process may use, batches of 8192 rows (DataFusion's default), no
+    /// domains.
     fn default() -> Self {
         let partitions = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { prefetch: Prefetch::Auto, partitions, batch_rows: 8192, tiers: None }
+        Self {
+            prefetch: Prefetch::Auto,
+            partitions,
+            batch_rows: 8192,
+            tiers: None,
+            domains: None,
+            binding: Binding::default(),
+            stealing: Stealing::default(),
+        }
     }
 }
 
 /// A session whose scans of tiered tables follow `options`. SQL can change them: `SET memferry.prefetch = 'off'`.
 pub fn session(options: &SessionOptions) -> SessionContext {
-    let memferry = MemferryOptions { prefetch: options.prefetch, ..MemferryOptions::default() };
+    let memferry = MemferryOptions {
+        prefetch: options.prefetch,
+        binding: Setting(options.binding),
+        stealing: Setting(options.stealing),
+        ..MemferryOptions::default()
+    };
     let config = SessionConfig::new()
         .with_target_partitions(options.partitions)
         .with_batch_size(options.batch_rows)
@@ -44,11 +66,13 @@ pub fn session(options: &SessionOptions) -> SessionContext {
         .with_object_list_cache_limit(0)
         .build_arc()
         .expect("neither a disk nor a memory limit is set up, which could fail");
-    let state = SessionStateBuilder::new()
+    let mut state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
         .with_runtime_env(Arc::clone(&runtime))
-        .with_physical_optimizer_rule(Arc::new(ReadFiles::new(runtime, options.tiers.clone())))
-        .build();
-    SessionContext::new_with_state(state)
+        .with_physical_optimizer_rule(Arc::new(ReadFiles::new(runtime, options.tiers.clone())));
+    if let Some(domains) = &options.domains {
+        state = state.with_physical_optimizer_rule(Arc::new(PlaceOnDomains::new(Arc::clone(domains))));
+    }
+    SessionContext::new_with_state(state.build())
 }

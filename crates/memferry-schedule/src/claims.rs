@@ -10,6 +10,9 @@
 //! It does not matter whether a word had another value in between. Only its owner makes an empty queue longer, and nobody
 //! else writes an empty one.
 
+use std::fmt;
+use std::str::FromStr;
+
 use super::domains::{Distance, Domains};
 use super::sync::Arc;
 use super::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +29,35 @@ pub enum Stealing {
     Any,
     /// As `Any`, up to so many at a time. Its domain's workers, and thieves, may claim what it has not begun. 0 counts as 1.
     Bulk(u32),
+}
+
+impl fmt::Display for Stealing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Neighbour => f.write_str("neighbour"),
+            Self::Any => f.write_str("any"),
+            Self::Bulk(count) => write!(f, "bulk({count})"),
+        }
+    }
+}
+
+impl FromStr for Stealing {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bulk = || text.strip_prefix("bulk(")?.strip_suffix(')')?.parse().ok().filter(|&count| count > 0);
+        match text {
+            "off" => Ok(Self::Off),
+            "neighbour" => Ok(Self::Neighbour),
+            "any" => Ok(Self::Any),
+            other => bulk().map(Self::Bulk).ok_or_else(|| {
+                format!(
+                    "'{other}' is not a way of stealing; use off, neighbour, any or bulk(N), such as bulk(4)"
+                )
+            }),
+        }
+    }
 }
 
 /// A claimed item.
@@ -265,6 +297,16 @@ mod tests {
 
     fn items(claimer: &mut Claimer, count: usize) -> Vec<usize> {
         claimer.take(count).map(|claim| claim.item).collect()
+    }
+
+    #[test]
+    fn modes_are_read_as_they_are_shown() {
+        for mode in [Stealing::Off, Stealing::Neighbour, Stealing::Any, Stealing::Bulk(7)] {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        for wrong in ["bulk", "bulk(0)", "bulk(-1)", "bulk(1", "Any", ""] {
+            assert!(wrong.parse::<Stealing>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

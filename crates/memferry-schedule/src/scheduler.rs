@@ -4,7 +4,9 @@
 //! `tokio::spawn` stays on its runtime, as the tasks do that DataFusion's operators spawn.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::io;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,6 +30,31 @@ pub enum Binding {
     /// As `Opportunistic`, each worker stays on one CPU, and there are no free workers: tasks without a preference go to
     /// the domains in turns.
     Always,
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Preferred => "preferred",
+            Self::Opportunistic => "opportunistic",
+            Self::Always => "always",
+        })
+    }
+}
+
+impl FromStr for Binding {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "preferred" => Ok(Self::Preferred),
+            "opportunistic" => Ok(Self::Opportunistic),
+            "always" => Ok(Self::Always),
+            other => Err(format!("'{other}' is not a binding; use none, preferred, opportunistic or always")),
+        }
+    }
 }
 
 /// Runs tasks on domains. Its clones share the workers.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use memferry_query::Prefetch;
+use memferry_query::schedule::{Binding, Stealing};
 
 use crate::error::usage;
 use crate::options::{TierOptions, partitions, scale};
@@ -35,6 +36,16 @@ pub(crate) struct Arguments {
     /// Number of partitions of tables and queries [default: the number of CPUs].
     #[arg(long, value_name = "N", value_parser = partitions)]
     pub(super) partitions: Option<usize>,
+    /// Where queries run on a machine with several domains: none (anywhere), preferred (scans on the domain of their rows),
+    /// opportunistic (the operators above them too), or always (each worker on one CPU).
+    #[arg(long, value_name = "none|preferred|opportunistic|always", default_value = "none")]
+    pub(super) binding: Binding,
+    /// Which row groups a scan claims after those of its own domain: off, neighbour, any, or bulk(N).
+    #[arg(long, value_name = "off|neighbour|any|bulk(N)", default_value = "neighbour")]
+    pub(super) stealing: Stealing,
+    /// Divides the CPUs of each node into N domains.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) domains_per_node: usize,
     /// Shows the plan of each query with its metrics too.
     #[arg(long)]
     pub(super) explain: bool,

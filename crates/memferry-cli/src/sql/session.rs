@@ -11,7 +11,8 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as SqlStatement;
 use memferry_bench_query::{CarriedBytes, QueryTiers, tiered_session};
 use memferry_query::files::{self, FileReport};
-use memferry_query::{MemferryOptions, Prefetch, ScanReport, SessionOptions};
+use memferry_query::schedule::Domains;
+use memferry_query::{MemferryOptions, Prefetch, QueryDomains, ScanReport, SessionOptions};
 
 use super::answer::{Answer, Discarded, Planned, Printed};
 use super::arguments::{Arguments, Format};
@@ -59,6 +60,16 @@ pub(super) struct Session<'a> {
     includes: usize,
 }
 
+/// The domains of this machine, each node divided into so many; none of a machine that is only described.
+fn domains(tiers: &QueryTiers, per_node: usize) -> Result<Option<Arc<QueryDomains>>> {
+    let machine = tiers.machine();
+    if !machine.is_this_machine() {
+        return Ok(None);
+    }
+    let domains = Domains::of(machine).and_then(|domains| domains.split(per_node)).map_err(usage)?;
+    Ok(Some(QueryDomains::new(domains)))
+}
+
 impl<'a> Session<'a> {
     /// Opens a session and makes the tables of the command line.
     pub(super) fn open(
@@ -70,6 +81,9 @@ impl<'a> Session<'a> {
         let options = SessionOptions {
             prefetch: arguments.prefetch,
             tiers: Some(Arc::clone(&tiers.tiers)),
+            domains: domains(&tiers, arguments.domains_per_node)?,
+            binding: arguments.binding,
+            stealing: arguments.stealing,
             ..session_options(arguments.partitions)
         };
         let generated = match arguments.tpch {

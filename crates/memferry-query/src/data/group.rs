@@ -70,6 +70,11 @@ impl RowGroup {
         })
     }
 
+    /// Bytes of a column, according to Arrow.
+    pub(crate) fn column_bytes(&self, column: usize) -> u64 {
+        self.facts[column].memory_bytes as u64
+    }
+
     pub(super) fn batches_count(&self, batch_size: usize) -> usize {
         self.rows().div_ceil(batch_size)
     }

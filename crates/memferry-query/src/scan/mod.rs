@@ -5,6 +5,7 @@
 //! operators and copies their properties, so that join orders do not depend on whether a table is tiered.
 
 mod admission;
+mod claims;
 mod cost_query;
 mod filter;
 mod report;
@@ -34,11 +35,13 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
+use memferry_schedule::{Domains, Stealing};
 pub use report::ScanReport;
 
 pub(crate) use self::filter::{FilterInput, FilterOptions, RowFilter, Selection, predicate_of};
 
 use self::admission::Decided;
+use self::claims::RowGroupClaims;
 use crate::options::MemferryOptions;
 use crate::table::TieredColumns;
 
@@ -58,6 +61,8 @@ pub struct TieredScanExec {
     /// The filter and projection with the properties of this scan; `None` without predicate.
     as_filter: Option<Arc<dyn ExecutionPlan>>,
     decided: Decided,
+    /// The row groups that partitions claim; `None` for a scan that is not on domains.
+    claims: Option<RowGroupClaims>,
     metrics: ExecutionPlanMetricsSet,
 }
 
@@ -96,6 +101,7 @@ impl TieredScanExec {
             properties: Arc::new(properties),
             as_filter: None,
             decided: Decided::default(),
+            claims: None,
             metrics: ExecutionPlanMetricsSet::new(),
         };
         match predicate {
@@ -131,6 +137,18 @@ impl TieredScanExec {
             metrics: ExecutionPlanMetricsSet::new(),
             ..self.clone()
         })
+    }
+
+    /// This scan, whose partitions run on the domains `chosen` in turns and claim row groups.
+    pub(crate) fn on_domains(&self, domains: &Domains, chosen: &[usize], stealing: Stealing) -> Self {
+        let TieredColumns { data, tiers, .. } = &*self.columns;
+        let claims = RowGroupClaims::new(data, tiers, domains, chosen, stealing);
+        Self { claims: Some(claims), metrics: ExecutionPlanMetricsSet::new(), ..self.clone() }
+    }
+
+    /// The number of row groups of its table.
+    pub(crate) fn row_groups_count(&self) -> usize {
+        self.columns.data.partitions().iter().map(Vec::len).sum()
     }
 
     /// Columns that the filters read.
@@ -176,7 +194,11 @@ impl DisplayAs for TieredScanExec {
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch={fetch}")?;
         }
-        write!(f, ", prefetch={}", self.admission())
+        write!(f, ", prefetch={}", self.admission())?;
+        match &self.claims {
+            Some(claims) => write!(f, ", stealing={}", claims.stealing()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -319,6 +341,6 @@ impl ExecutionPlan for TieredScanExec {
         if partition >= self.columns.data.partitions().len() {
             return internal_err!("TieredScanExec has no partition {partition}");
         }
-        stream::start(self, partition, context.session_config().batch_size())
+        stream::start(self, partition, &context)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, RatioMetrics, Time};
 use memferry::mover::EngineKind;
+use memferry_schedule::Distance;
 
 use super::TieredScanExec;
 use super::admission::Predicted;
@@ -17,6 +18,12 @@ const BYTES_BY_DSA: &str = "bytes_by_dsa";
 const LATE_BYTES: &str = "late_bytes";
 const LATE_BYTES_NEAR: &str = "late_bytes_near";
 const HIT_RATIO: &str = "hit_ratio";
+/// Row groups of each distance, and the bytes of them that were read at home.
+const BY_DISTANCE: [(Distance, &str, &str); 3] = [
+    (Distance::Own, "row_groups_local", "bytes_local"),
+    (Distance::SameSocket, "row_groups_same_socket", "bytes_same_socket"),
+    (Distance::OtherSocket, "row_groups_remote", "bytes_remote"),
+];
 const TIME_WAITING: &str = "time_waiting";
 const TIME_PREDICTED: &str = "time_predicted";
 const TIME_PREDICTED_WITH: &str = "time_predicted_with";
@@ -38,11 +45,16 @@ pub(super) struct ScanMetrics {
     /// `late_bytes_near` of `late_bytes`.
     hit_ratio: RatioMetrics,
     pub(super) time_waiting: Time,
+    /// Row groups and bytes of [`BY_DISTANCE`]; `None` for a scan that is not on domains.
+    by_distance: Option<[(Count, Count); 3]>,
 }
 
 impl ScanMetrics {
-    pub(super) fn new(metrics: &ExecutionPlanMetricsSet, partition: usize) -> Self {
+    pub(super) fn new(metrics: &ExecutionPlanMetricsSet, partition: usize, domain: Option<usize>) -> Self {
         let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
+        let of_domain = |domain: usize, name| {
+            MetricBuilder::new(metrics).with_new_label("domain", domain.to_string()).counter(name, partition)
+        };
         Self {
             columns_prefetched: counter(COLUMNS_PREFETCHED),
             bytes_prefetched: counter(BYTES_PREFETCHED),
@@ -52,7 +64,29 @@ impl ScanMetrics {
             late_bytes_near: counter(LATE_BYTES_NEAR),
             hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
             time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
+            by_distance: domain.map(|domain| {
+                BY_DISTANCE.map(|(_, groups, bytes)| (of_domain(domain, groups), of_domain(domain, bytes)))
+            }),
         }
+    }
+
+    /// Counts a row group that this partition begins to read.
+    pub(super) fn opened(&self, distance: Option<Distance>) {
+        if let Some((groups, _)) = self.at(distance) {
+            groups.add(1);
+        }
+    }
+
+    /// Counts bytes of a row group that are read at home, not from a copy.
+    pub(super) fn home_read(&self, distance: Option<Distance>, bytes: u64) {
+        if let Some((_, sum)) = self.at(distance) {
+            sum.add(bytes as usize);
+        }
+    }
+
+    fn at(&self, distance: Option<Distance>) -> Option<&(Count, Count)> {
+        let index = BY_DISTANCE.iter().position(|(it, ..)| Some(*it) == distance)?;
+        self.by_distance.as_ref().map(|counts| &counts[index])
     }
 
     /// Predictions of this partition's `elapsed_compute`: as decided, with copies and without. Absent for scans without a

@@ -19,7 +19,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::SchemaRef;
 use datafusion::error::Result;
-use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::split_conjunction;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce::{LimitedBatchCoalescer, PushBatchStatus};
@@ -33,6 +33,7 @@ use tokio::task::coop::consume_budget;
 
 use super::TieredScanExec;
 use super::admission::{Admission, Near};
+use super::claims::{Place, Places};
 use super::filter::{FilterInput, FilterOptions, RowFilter, Selection, predicate_of};
 use super::report::ScanMetrics;
 use crate::data::{ROW_GROUP_ROWS, RowGroup};
@@ -44,10 +45,10 @@ use crate::table::TieredColumns;
 pub(super) fn start(
     scan: &TieredScanExec,
     partition: usize,
-    batch_rows: usize,
+    context: &Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream> {
     let schema = scan.schema();
-    let mut scan = PartitionScan::try_new(scan, partition, batch_rows)?;
+    let mut scan = PartitionScan::try_new(scan, partition, context)?;
     if scan.prefetch.is_some() {
         scan.open_groups();
     }
@@ -69,7 +70,6 @@ enum Use {
 
 struct PartitionScan {
     columns: Arc<TieredColumns>,
-    partition: usize,
     schema: SchemaRef,
     /// Table columns that are read, each once.
     needed: Vec<(usize, Use)>,
@@ -81,8 +81,8 @@ struct PartitionScan {
     near: Option<NodeId>,
     /// The copies to that node.
     prefetch: Option<Near>,
-    /// Row groups of the partitions before this one.
-    groups_before: usize,
+    /// The row groups to read.
+    places: Places,
     window_groups: usize,
     wait_max: Duration,
     filter: RowFilter,
@@ -94,7 +94,6 @@ struct PartitionScan {
     fetch_left: usize,
     /// Row groups whose columns have been requested; the next one to read is first.
     window: VecDeque<OpenGroup>,
-    groups_opened: usize,
     chunk: Option<Chunk>,
     coalescer: Option<LimitedBatchCoalescer>,
     baseline: BaselineMetrics,
@@ -103,12 +102,13 @@ struct PartitionScan {
 
 /// A row group with its columns, near or not.
 struct OpenGroup {
-    /// Its index in the partition.
-    index: usize,
+    place: Place,
     rows: usize,
     rows_done: usize,
     waited: bool,
     columns: Vec<NearColumn>,
+    /// Sizes of these columns at home, as Arrow counts them.
+    home_bytes: Vec<u64>,
 }
 
 impl OpenGroup {
@@ -139,7 +139,8 @@ struct Run {
 }
 
 impl PartitionScan {
-    fn try_new(scan: &TieredScanExec, partition: usize, batch_rows: usize) -> Result<Self> {
+    fn try_new(scan: &TieredScanExec, partition: usize, context: &Arc<TaskContext>) -> Result<Self> {
+        let batch_rows = context.session_config().batch_size();
         let late = scan.late_columns();
         let mut needed: Vec<(usize, Use)> =
             scan.filter_columns().difference(&late).map(|&column| (column, Use::Early)).collect();
@@ -184,16 +185,17 @@ impl PartitionScan {
             ScanMetrics::predicted(&scan.metrics, partition, predicted);
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
-        let groups_before = scan.columns.data.partitions()[..partition].iter().map(Vec::len).sum();
+        let places = Places::new(data, scan.claims.as_ref(), partition, context);
         Ok(Self {
-            partition,
-            groups_before,
+            // Without copies there is nothing to open a window for, and an open row group cannot be stolen.
+            window_groups: if near.is_some() { scan.window_groups() } else { 1 },
+            metrics: ScanMetrics::new(&scan.metrics, partition, places.domain()),
+            places,
             needed,
             output,
             filtered,
             near,
             prefetch,
-            window_groups: scan.window_groups(),
             wait_max: Duration::from_micros(options.wait_us_max),
             filter,
             batch_rows,
@@ -202,11 +204,9 @@ impl PartitionScan {
             merge_batches: options.merge_batches,
             fetch_left: scan.fetch.unwrap_or(usize::MAX),
             window: VecDeque::new(),
-            groups_opened: 0,
             chunk: None,
             coalescer,
             baseline: BaselineMetrics::new(&scan.metrics, partition),
-            metrics: ScanMetrics::new(&scan.metrics, partition),
             columns: Arc::clone(&scan.columns),
             schema,
         })
@@ -274,19 +274,19 @@ impl PartitionScan {
 
     /// Requests the columns of row groups until the window is full.
     fn open_groups(&mut self) {
-        let groups = &self.columns.data.partitions()[self.partition];
-        while self.window.len() < self.window_groups && self.groups_opened < groups.len() {
-            let group = &groups[self.groups_opened];
-            let index = self.groups_opened;
-            let regions = &self.columns.regions[self.partition][index];
-            self.groups_opened += 1;
+        while self.window.len() < self.window_groups
+            && let Some(place) = self.places.next(&self.columns.data)
+        {
+            let group = &self.columns.data.partitions()[place.partition][place.index];
+            let regions = &self.columns.regions[place.partition][place.index];
+            self.metrics.opened(place.distance);
             let cache = self.columns.tiers.cache();
             let columns = self
                 .needed
                 .iter()
                 .map(|&(column, usage)| {
                     let (home, regions) = (group.column(column), &regions[column]);
-                    match (self.near, self.copies(column, usage, index)) {
+                    match (self.near, self.copies(column, usage, place.number)) {
                         (None, _) => NearColumn::at_home(home),
                         (Some(near), Some(route)) => NearColumn::prefetch(cache, near, route, regions, home),
                         (Some(near), None) => NearColumn::peek(cache, near, regions, home),
@@ -294,22 +294,30 @@ impl PartitionScan {
                 })
                 .collect();
             let rows = group.rows();
-            self.window.push_back(OpenGroup { index, rows, rows_done: 0, waited: false, columns });
+            let home_bytes = self.needed.iter().map(|&(column, _)| group.column_bytes(column)).collect();
+            self.window.push_back(OpenGroup {
+                place,
+                rows,
+                rows_done: 0,
+                waited: false,
+                columns,
+                home_bytes,
+            });
         }
     }
 
     fn close_group(&mut self) {
         let Some(group) = self.window.pop_front() else { return };
         for (near, &(column, usage)) in group.columns.iter().zip(&self.needed) {
-            if self.copies(column, usage, group.index).is_some() {
+            if self.copies(column, usage, group.place.number).is_some() {
                 self.metrics.prefetched(near);
             }
         }
     }
 
-    /// Whether this scan requests a copy of a column of a row group, and its route.
+    /// Whether this scan requests a copy of a column of a row group of the table, and its route.
     fn copies(&self, column: usize, usage: Use, group: usize) -> Option<Option<Route>> {
-        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, self.groups_before + group)
+        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, group)
     }
 
     /// Runs the filter over the next rows of the window's first group.
@@ -326,7 +334,13 @@ impl PartitionScan {
             let columns: HashMap<usize, ArrayRef> = self
                 .filtered
                 .iter()
-                .map(|&(column, place)| (column, group.columns[place].read().0.slice(start, rows)))
+                .map(|&(column, place)| {
+                    let (array, near_bytes) = group.columns[place].read();
+                    let home_bytes = group.home_bytes[place].saturating_sub(near_bytes);
+                    self.metrics
+                        .home_read(group.place.distance, home_bytes * rows as u64 / group.rows as u64);
+                    (column, array.slice(start, rows))
+                })
                 .collect();
             self.filter.select(rows, &|column| Arc::clone(&columns[&column]))?
         };
@@ -359,8 +373,13 @@ impl PartitionScan {
                 Some(_) if !column.outlives_filter() => column.read(),
                 _ => column.read_leaving(self.columns.tiers.pins()),
             };
+            let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
+            // The filter has brought its columns into the CPU's cache.
+            if !self.filtered.iter().any(|&(_, filtered)| filtered == place) {
+                let home_bytes = group.home_bytes[place].saturating_sub(near_bytes);
+                self.metrics.home_read(group.place.distance, share(home_bytes));
+            }
             if self.near.is_some() && self.needed[place].1 == Use::Late {
-                let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
             }
             let rows = array.slice(run.start, run.rows);

@@ -1,5 +1,6 @@
 //! The tests of tables, scans and prefetching: linking one program takes less time than linking many.
 
+mod domains;
 #[path = "../dsa_support/mod.rs"]
 mod dsa_support;
 mod files;

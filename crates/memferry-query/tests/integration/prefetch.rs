@@ -23,10 +23,10 @@ use crate::dsa_support::{Dsa, with_dsa};
 use crate::rates_support::two_tiers_with_rates;
 
 const ROWS: i64 = 20_000;
-const PARTITIONS: usize = 3;
+pub(crate) const PARTITIONS: usize = 3;
 
 /// Filters that pass all, none, some; on every type; joins, limits, counts.
-const QUERIES: &[&str] = &[
+pub(crate) const QUERIES: &[&str] = &[
     "select sum(b), count(*) from t where a < 300",
     "select count(*) from t",
     "select count(*) from t where a < 500",
@@ -85,7 +85,7 @@ fn rows(count: i64) -> RecordBatch {
 }
 
 /// Many row groups, three partitions.
-fn table(machine: &Arc<Machine>) -> Arc<TableData> {
+pub(crate) fn table(machine: &Arc<Machine>) -> Arc<TableData> {
     table_of(machine, ROWS, PARTITIONS, 1024)
 }
 
@@ -100,7 +100,7 @@ fn table_of(machine: &Arc<Machine>, count: i64, partitions: usize, row_group_row
     Arc::new(load::from_batches(rows.schema(), &partitions, &layout).unwrap())
 }
 
-fn two_tiers() -> Arc<Machine> {
+pub(crate) fn two_tiers() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().unwrap())
 }
 
@@ -113,11 +113,11 @@ fn told(device_mb_per_s: f64) -> Arc<Machine> {
 const FAST_COPIES: f64 = 20e3;
 const BY_DEVICE: Dsa = Dsa::Emulated { seed: None };
 
-fn tiers(machine: &Arc<Machine>, dsa: Dsa) -> Arc<Tiers> {
+pub(crate) fn tiers(machine: &Arc<Machine>, dsa: Dsa) -> Arc<Tiers> {
     with_dsa(Tiers::builder(Arc::clone(machine)).budget_bytes(Some(64 << 20)), dsa).build().unwrap()
 }
 
-fn options(prefetch: Prefetch) -> SessionOptions {
+pub(crate) fn options(prefetch: Prefetch) -> SessionOptions {
     SessionOptions { prefetch, partitions: PARTITIONS, batch_rows: 256, ..SessionOptions::default() }
 }
 
@@ -128,7 +128,7 @@ fn tiered(prefetch: Prefetch, data: &Arc<TableData>, tiers: &Arc<Tiers>) -> Sess
     context
 }
 
-fn plain(data: &TableData) -> SessionContext {
+pub(crate) fn plain(data: &TableData) -> SessionContext {
     let context = session(&options(Prefetch::Off));
     let table = MemTable::try_new(Arc::clone(data.schema()), data.batches(256)).unwrap();
     context.register_table("t", Arc::new(table)).unwrap();
@@ -136,19 +136,19 @@ fn plain(data: &TableData) -> SessionContext {
 }
 
 /// The answer as text, and the report of the scans.
-async fn run(context: &SessionContext, sql: &str) -> (String, ScanReport) {
+pub(crate) async fn run(context: &SessionContext, sql: &str) -> (String, ScanReport) {
     let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
     let answer = collect(Arc::clone(&plan), context.task_ctx()).await;
     let answer = answer.unwrap_or_else(|e| panic!("{sql}: {e}\n{}", displayable(plan.as_ref()).indent(true)));
     (pretty_format_batches(&answer).unwrap().to_string(), ScanReport::of(plan.as_ref()))
 }
 
-async fn explain(context: &SessionContext, sql: &str) -> String {
+pub(crate) async fn explain(context: &SessionContext, sql: &str) -> String {
     let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
     displayable(plan.as_ref()).indent(true).to_string()
 }
 
-async fn set(context: &SessionContext, assignment: &str) {
+pub(crate) async fn set(context: &SessionContext, assignment: &str) {
     context.sql(&format!("set {assignment}")).await.unwrap().collect().await.unwrap();
 }
 

@@ -1,0 +1,57 @@
+//! Queries on domains: their partitions run on the CPUs beside the rows, and claim row groups.
+//!
+//! ```text
+//! binding         plan                                                where
+//! none            as DataFusion made it                               the caller's runtime
+//! preferred       ... ─▶ DomainExec ─▶ scan                           scans on domains, the rest on the caller's runtime
+//! opportunistic   exchange ─▶ DomainExec ─▶ operators ─▶ scan         all that lies between two exchanges on one domain
+//! always          as opportunistic, and DomainExec over the plan      the same, each worker on one CPU
+//! ```
+//!
+//! An *exchange* is a `RepartitionExec`, `CoalescePartitionsExec` or `SortPreservingMergeExec`. Rows are few there, since
+//! filters and partial aggregates run below it. Scans of tables in memory claim row groups (`scan::claims`).
+
+mod exec;
+mod rule;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memferry_schedule::{Binding, Domains, Scheduler, StartError};
+
+pub use self::exec::DomainExec;
+pub(crate) use self::rule::PlaceOnDomains;
+
+/// The domains of a session, and their workers. Sessions may share them.
+///
+/// Workers start with the first query of a binding, and end with the last plan and the last reference to this.
+#[derive(Debug)]
+pub struct QueryDomains {
+    domains: Domains,
+    started: Mutex<Vec<Scheduler>>,
+}
+
+impl QueryDomains {
+    /// Starts nothing yet.
+    pub fn new(domains: Domains) -> Arc<Self> {
+        Arc::new(Self { domains, started: Mutex::default() })
+    }
+
+    /// The domains.
+    pub fn domains(&self) -> &Domains {
+        &self.domains
+    }
+
+    /// The workers with `binding`, started by the first call.
+    ///
+    /// # Errors
+    /// Those of [`Scheduler::start`].
+    pub fn scheduler(&self, binding: Binding) -> Result<Scheduler, StartError> {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(scheduler) = started.iter().find(|scheduler| scheduler.binding() == binding) {
+            return Ok(scheduler.clone());
+        }
+        let scheduler = Scheduler::start(self.domains.clone(), binding)?;
+        started.push(scheduler.clone());
+        Ok(scheduler)
+    }
+}

@@ -1,0 +1,147 @@
+//! The optimizer rule that places plans on domains. It inserts `DomainExec` and lets scans claim row groups; the operators
+//! and their order stay.
+
+use std::sync::Arc;
+
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use memferry_schedule::{Binding, Scheduler, Stealing};
+
+use super::{DomainExec, QueryDomains};
+use crate::options::MemferryOptions;
+use crate::scan::TieredScanExec;
+
+/// Places plans on the domains of a session. With one domain it changes nothing.
+#[derive(Debug)]
+pub(crate) struct PlaceOnDomains(Arc<QueryDomains>);
+
+impl PlaceOnDomains {
+    pub(crate) fn new(domains: Arc<QueryDomains>) -> Self {
+        Self(domains)
+    }
+}
+
+impl PhysicalOptimizerRule for PlaceOnDomains {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        // Also what statements such as SET become, which must be able to change a setting that cannot be met.
+        if plan.downcast_ref::<EmptyExec>().is_some() {
+            return Ok(plan);
+        }
+        let options = MemferryOptions::of(config);
+        let all = self.0.domains().len();
+        let chosen = chosen(&options.domains, all)?;
+        let (binding, is_confined) = (options.binding.0, chosen.len() < all);
+        if binding == Binding::None && is_confined {
+            return Err(DataFusionError::Plan(format!(
+                "memferry.domains = '{}' confines queries, which the binding none does not; set memferry.binding to \
+                 opportunistic or always",
+                options.domains
+            )));
+        }
+        if all == 1 || binding == Binding::None {
+            return Ok(plan);
+        }
+        let scheduler =
+            self.0.scheduler(binding).map_err(|error| DataFusionError::External(Box::new(error)))?;
+        // The caller's runtime has no part in such a query but to take its rows.
+        let is_whole = is_confined || binding == Binding::Always;
+        let place = Place { scheduler, chosen: chosen.into(), stealing: options.stealing.0, is_whole };
+        let (plan, _) = place.placed(plan)?;
+        Ok(if is_whole { place.on_domain(plan) } else { plan })
+    }
+
+    fn name(&self) -> &str {
+        "memferry_domains"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+struct Place {
+    scheduler: Scheduler,
+    /// Indices of the domains on which the query runs.
+    chosen: Arc<[usize]>,
+    stealing: Stealing,
+    /// Whether the whole plan runs on domains, its small parts and files too.
+    is_whole: bool,
+}
+
+impl Place {
+    /// A plan on domains, and whether it reads enough for a hop: a hop costs up to 134 us a batch.
+    fn placed(&self, plan: Arc<dyn ExecutionPlan>) -> Result<(Arc<dyn ExecutionPlan>, bool)> {
+        if let Some(scan) = plan.downcast_ref::<TieredScanExec>() {
+            if !self.is_whole && scan.row_groups_count() < self.scheduler.domains().len() {
+                return Ok((plan, false));
+            }
+            let scan = Arc::new(scan.on_domains(self.scheduler.domains(), &self.chosen, self.stealing));
+            let is_alone = self.scheduler.binding() == Binding::Preferred;
+            return Ok((if is_alone { self.on_domain(scan) } else { scan }, true));
+        }
+        let mut is_large = plan.children().is_empty() && self.is_whole;
+        let hops = self.scheduler.binding() != Binding::Preferred && is_exchange(plan.as_ref());
+        let children = plan.children().into_iter().cloned().map(|child| {
+            let (child, is_large_child) = self.placed(child)?;
+            is_large |= is_large_child;
+            Ok(if hops && is_large_child { self.on_domain(child) } else { child })
+        });
+        let children = children.collect::<Result<Vec<_>>>()?;
+        Ok((replace_children_if_necessary(plan, children)?, is_large))
+    }
+
+    fn on_domain(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        if plan.downcast_ref::<DomainExec>().is_some() {
+            return plan;
+        }
+        Arc::new(DomainExec::new(plan, self.scheduler.clone(), Arc::clone(&self.chosen)))
+    }
+}
+
+fn is_exchange(plan: &dyn ExecutionPlan) -> bool {
+    plan.downcast_ref::<RepartitionExec>().is_some()
+        || plan.downcast_ref::<CoalescePartitionsExec>().is_some()
+        || plan.downcast_ref::<SortPreservingMergeExec>().is_some()
+}
+
+/// The domains of `memferry.domains`, ascending; all if it is empty.
+fn chosen(text: &str, all: usize) -> Result<Vec<usize>> {
+    if text.trim().is_empty() {
+        return Ok((0..all).collect());
+    }
+    let number = |number: &str| number.trim().parse().ok().filter(|&domain| domain < all);
+    let chosen: Option<Vec<usize>> = text.split(',').map(number).collect();
+    let mut chosen = chosen.ok_or_else(|| {
+        DataFusionError::Plan(format!(
+            "memferry.domains = '{text}' names a domain that does not exist; name domains from 0 to {}, such as '0'",
+            all - 1
+        ))
+    })?;
+    chosen.sort_unstable();
+    chosen.dedup();
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn domains_are_named_by_their_numbers() {
+        assert_eq!(chosen("", 3).unwrap(), [0, 1, 2]);
+        assert_eq!(chosen("2, 0,2", 3).unwrap(), [0, 2]);
+        for wrong in ["3", "0,", "-1", "a", "0;1"] {
+            assert!(chosen(wrong, 3).unwrap_err().to_string().contains("from 0 to 2"), "{wrong}");
+        }
+    }
+}

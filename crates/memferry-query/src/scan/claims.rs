@@ -1,0 +1,175 @@
+//! The row groups of a scan as items that its partitions claim.
+//!
+//! Claims belong to one execution of the plan: its `TaskContext`, which all partitions share. A partition that is executed
+//! twice begins another round. So a plan that runs again, or twice at once, reads all its rows each time.
+//!
+//! Without `datafusion.execution.enable_file_stream_work_stealing` a partition reads its own row groups only, also if no
+//! other one ever runs.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use datafusion::execution::TaskContext;
+use memferry_schedule::{Claimer, Distance, Domains, Stealing, claims};
+
+use crate::data::TableData;
+use crate::tiers::Tiers;
+
+/// The claims of a scan on domains.
+#[derive(Debug)]
+pub(super) struct RowGroupClaims {
+    items: Arc<Items>,
+    rounds: Mutex<Vec<Round>>,
+}
+
+/// The row groups and the partitions of a scan, with their domains.
+#[derive(Debug)]
+struct Items {
+    domains: Domains,
+    stealing: Stealing,
+    /// The domain of each partition.
+    workers: Vec<usize>,
+    /// Partition, and index in it, of each row group.
+    groups: Vec<(usize, usize)>,
+    /// The domain of each row group.
+    homes: Vec<usize>,
+}
+
+/// The claims of one execution.
+#[derive(Debug)]
+struct Round {
+    context: Weak<TaskContext>,
+    /// Of each partition that has not been executed.
+    claimers: Vec<Option<Claimer>>,
+}
+
+/// A clone belongs to another plan.
+impl Clone for RowGroupClaims {
+    fn clone(&self) -> Self {
+        Self { items: Arc::clone(&self.items), rounds: Mutex::default() }
+    }
+}
+
+/// A row group that a partition reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) partition: usize,
+    /// Its index in the partition.
+    pub(super) index: usize,
+    /// Its index in the table.
+    pub(super) number: usize,
+    /// How far its domain is from the reader's; `None` for scans that are not on domains.
+    pub(super) distance: Option<Distance>,
+}
+
+impl RowGroupClaims {
+    /// Claims for the partitions of `data`, which run on the domains `chosen` in turns.
+    pub(super) fn new(
+        data: &TableData,
+        tiers: &Tiers,
+        domains: &Domains,
+        chosen: &[usize],
+        stealing: Stealing,
+    ) -> Self {
+        let near_rows = domains_of(data, tiers, domains);
+        let partitions = data.partitions().iter().enumerate();
+        let groups: Vec<(usize, usize)> = partitions
+            .flat_map(|(partition, groups)| (0..groups.len()).map(move |index| (partition, index)))
+            .collect();
+        let items = Items {
+            domains: domains.clone(),
+            stealing,
+            workers: (0..data.partitions().len()).map(|it| chosen[it % chosen.len()]).collect(),
+            homes: groups.iter().map(|&(partition, _)| near_rows[partition % near_rows.len()]).collect(),
+            groups,
+        };
+        Self { items: Arc::new(items), rounds: Mutex::default() }
+    }
+
+    pub(super) fn stealing(&self) -> Stealing {
+        self.items.stealing
+    }
+
+    fn claimer(&self, partition: usize, context: &Arc<TaskContext>) -> Claimer {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_running =
+            |round: &Round| round.context.strong_count() > 0 && round.claimers.iter().any(Option::is_some);
+        rounds.retain(is_running);
+        let of_context = rounds.iter_mut().filter(|round| round.context.as_ptr() == Arc::as_ptr(context));
+        if let Some(claimer) = of_context.into_iter().find_map(|round| round.claimers[partition].take()) {
+            return claimer;
+        }
+        let Items { domains, stealing, workers, homes, .. } = &*self.items;
+        let dealt = claims(domains, *stealing, workers, homes);
+        let mut claimers: Vec<_> = dealt.into_iter().map(Some).collect();
+        let claimer = claimers[partition].take().expect("each worker has one");
+        rounds.push(Round { context: Arc::downgrade(context), claimers });
+        claimer
+    }
+}
+
+/// The domains beside the rows: that of their node, or all parts of it. Partitions lie in them in turns.
+fn domains_of(data: &TableData, tiers: &Tiers, domains: &Domains) -> Vec<usize> {
+    let beside = |cpu_node| -> Vec<usize> {
+        (0..domains.len()).filter(|&index| domains[index].cpu_node == cpu_node).collect()
+    };
+    let cpu_node = tiers.machine().node(data.home()).map_or(data.home(), |home| home.cpu_node);
+    match beside(cpu_node) {
+        // The CPUs of the node are not for this process, so no domain is nearer to the rows than another as far as is known.
+        none if none.is_empty() => (0..domains.len()).collect(),
+        beside => beside,
+    }
+}
+
+/// The row groups of a partition that runs.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// `None` for a scan that is not on domains.
+    items: Option<Arc<Items>>,
+    /// `None`: the partition reads its own row groups.
+    claimer: Option<Claimer>,
+    partition: usize,
+    /// Row groups of the partitions before this one.
+    groups_before: usize,
+    /// Own row groups that have been read.
+    groups_read: usize,
+}
+
+impl Places {
+    pub(super) fn new(
+        data: &TableData,
+        claims: Option<&RowGroupClaims>,
+        partition: usize,
+        context: &Arc<TaskContext>,
+    ) -> Self {
+        let may_claim = context.session_config().options().execution.enable_file_stream_work_stealing;
+        Self {
+            items: claims.map(|claims| Arc::clone(&claims.items)),
+            claimer: claims.filter(|_| may_claim).map(|claims| claims.claimer(partition, context)),
+            partition,
+            groups_before: data.partitions()[..partition].iter().map(Vec::len).sum(),
+            groups_read: 0,
+        }
+    }
+
+    /// The domain of the partition.
+    pub(super) fn domain(&self) -> Option<usize> {
+        Some(self.items.as_ref()?.workers[self.partition])
+    }
+
+    pub(super) fn next(&mut self, data: &TableData) -> Option<Place> {
+        if let (Some(items), Some(claimer)) = (&self.items, &mut self.claimer) {
+            let claim = claimer.next()?;
+            let (partition, index) = items.groups[claim.item];
+            return Some(Place { partition, index, number: claim.item, distance: Some(claim.distance) });
+        }
+        let index = self.groups_read;
+        if index == data.partitions()[self.partition].len() {
+            return None;
+        }
+        self.groups_read += 1;
+        let number = self.groups_before + index;
+        let distance =
+            |items: &Arc<Items>| items.domains.distance(items.workers[self.partition], items.homes[number]);
+        Some(Place { partition: self.partition, index, number, distance: self.items.as_ref().map(distance) })
+    }
+}

@@ -1,0 +1,373 @@
+//! Queries on two logical domains of one CPU each: the answers of plain DataFusion, on the right threads, and nothing is left.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
+use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
+use datafusion::prelude::SessionContext;
+use futures::{FutureExt, StreamExt};
+use memferry::topology::Machine;
+use memferry_query::{
+    DomainExec, Prefetch, QueryDomains, SessionOptions, TieredScanExec, TieredTable, session,
+};
+use memferry_schedule::{Binding, Domains};
+use memferry_testing::{Needs, skip};
+
+use crate::dsa_support::Dsa;
+use crate::prefetch::{PARTITIONS, QUERIES, explain, options, plain, run, set, table, tiers, two_tiers};
+
+const BINDINGS: [&str; 4] = ["none", "preferred", "opportunistic", "always"];
+const STEALING: [&str; 4] = ["off", "neighbour", "any", "bulk(3)"];
+
+/// One CPU each, of the first node; `None` with fewer CPUs.
+fn two_domains() -> Option<Arc<QueryDomains>> {
+    let domains = Domains::of(&Machine::discover().unwrap()).unwrap();
+    let domains = domains.on(&[domains[0].cpu_node]).unwrap().split(2);
+    if domains.is_err() {
+        skip(Needs::Cpus(2), "the first node has one CPU");
+    }
+    domains.ok().map(QueryDomains::new)
+}
+
+/// A session on `domains` with the table `t`, and the function `seen`, which returns its argument.
+async fn on(
+    domains: &Arc<QueryDomains>,
+    prefetch: Prefetch,
+    binding: &str,
+    stealing: &str,
+) -> SessionContext {
+    let context = session(&SessionOptions { domains: Some(Arc::clone(domains)), ..options(prefetch) });
+    let machine = two_tiers();
+    let table = TieredTable::try_new(table(&machine), tiers(&machine, Dsa::None)).unwrap();
+    context.register_table("t", Arc::new(table)).unwrap();
+    set(&context, &format!("memferry.binding = '{binding}'")).await;
+    set(&context, &format!("memferry.stealing = '{stealing}'")).await;
+    context
+}
+
+/// Registers `name`, which calls `look` for each batch and returns its argument.
+fn register(context: &SessionContext, name: &str, look: impl Fn(&ArrayRef) + Send + Sync + 'static) {
+    let function = move |arguments: &[ColumnarValue]| -> Result<ColumnarValue> {
+        let [ColumnarValue::Array(values)] = arguments else { return Ok(arguments[0].clone()) };
+        look(values);
+        Ok(arguments[0].clone())
+    };
+    context.register_udf(create_udf(
+        name,
+        vec![DataType::Int64],
+        DataType::Int64,
+        Volatility::Volatile,
+        Arc::new(function),
+    ));
+}
+
+async fn planned(context: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
+    context.sql(sql).await.unwrap().create_physical_plan().await.unwrap()
+}
+
+fn metric(plan: &dyn ExecutionPlan, name: &str) -> usize {
+    let own = plan.metrics().and_then(|metrics| metrics.sum_by_name(name)).map_or(0, |sum| sum.as_usize());
+    own + plan.children().into_iter().map(|child| metric(child.as_ref(), name)).sum::<usize>()
+}
+
+fn count<T: ExecutionPlan>(plan: &dyn ExecutionPlan) -> usize {
+    let own = usize::from(plan.downcast_ref::<T>().is_some());
+    own + plan.children().into_iter().map(|child| count::<T>(child.as_ref())).sum::<usize>()
+}
+
+/// Waits until no task is left on the domains: an aborted one ends when its worker comes to it.
+async fn nothing_is_left(domains: &QueryDomains, binding: Binding) {
+    let scheduler = domains.scheduler(binding).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while scheduler.metrics().iter().any(|domain| domain.tasks_alive > 0) {
+        assert!(Instant::now() < until, "tasks are left: {:?}", scheduler.metrics());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_binding_with_each_way_of_stealing_has_the_answers_of_plain_datafusion() {
+    let Some(domains) = two_domains() else { return };
+    let plain = plain(&table(&two_tiers()));
+    let mut expected = vec![];
+    for sql in QUERIES {
+        expected.push(run(&plain, sql).await.0);
+    }
+    for binding in BINDINGS {
+        for stealing in STEALING {
+            let context = on(&domains, Prefetch::Always, binding, stealing).await;
+            for (sql, expected) in QUERIES.iter().zip(&expected) {
+                assert_eq!(&run(&context, sql).await.0, expected, "{binding}, {stealing}: {sql}");
+            }
+        }
+    }
+    for binding in [Binding::Preferred, Binding::Opportunistic, Binding::Always] {
+        nothing_is_left(&domains, binding).await;
+    }
+}
+
+/// The caller's runtime has one thread, which polls everything that is not on a domain.
+#[tokio::test]
+async fn the_caller_may_have_one_thread() {
+    let Some(domains) = two_domains() else { return };
+    let plain = plain(&table(&two_tiers()));
+    for binding in BINDINGS {
+        let context = on(&domains, Prefetch::Off, binding, "any").await;
+        for sql in QUERIES {
+            assert_eq!(run(&context, sql).await.0, run(&plain, sql).await.0, "{binding}: {sql}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_one_domain_plans_are_those_without() {
+    let Some(two) = two_domains() else { return };
+    let one = Domains::of(&Machine::discover().unwrap()).unwrap();
+    let one = QueryDomains::new(one.on(&[one[0].cpu_node]).unwrap());
+    let unbound = on(&two, Prefetch::Off, "none", "any").await;
+    let machine = two_tiers();
+    let without = session(&options(Prefetch::Off));
+    let t = TieredTable::try_new(table(&machine), tiers(&machine, Dsa::None)).unwrap();
+    without.register_table("t", Arc::new(t)).unwrap();
+    for binding in BINDINGS {
+        let context = on(&one, Prefetch::Off, binding, "any").await;
+        for sql in QUERIES {
+            let expected = explain(&without, sql).await;
+            assert_eq!(explain(&context, sql).await, expected, "{binding}: {sql}");
+            assert_eq!(explain(&unbound, sql).await, expected, "{sql}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_shows_the_placement_and_metrics_count_it() {
+    let Some(domains) = two_domains() else { return };
+    let sql = "select a, count(*), sum(b) from t group by a order by a";
+    let row_groups = table(&two_tiers()).partitions().iter().map(Vec::len).sum::<usize>();
+    // A hop below: the hash exchange, the final merge. With `preferred` the scan alone.
+    for (binding, hops) in [("preferred", 1), ("opportunistic", 2), ("always", 3)] {
+        let context = on(&domains, Prefetch::Off, binding, "bulk(3)").await;
+        let plan = planned(&context, sql).await;
+        let shown = displayable(plan.as_ref()).indent(true).to_string();
+        assert!(shown.contains(&format!("DomainExec: binding={binding}, domains=[0, 1]")), "{shown}");
+        assert!(shown.contains("stealing=bulk(3)"), "{shown}");
+        assert_eq!(count::<DomainExec>(plan.as_ref()), hops, "{shown}");
+
+        collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
+        assert!(metric(plan.as_ref(), "hops") > 0, "{binding}");
+        let read = ["row_groups_local", "row_groups_same_socket", "row_groups_remote"]
+            .map(|name| metric(plan.as_ref(), name));
+        assert_eq!(read.iter().sum::<usize>(), row_groups, "{binding}: {read:?}");
+        let bytes =
+            ["bytes_local", "bytes_same_socket", "bytes_remote"].map(|name| metric(plan.as_ref(), name));
+        assert!(bytes[0] > 0 && (bytes[1] > 0) == (read[1] > 0) && bytes[2] == 0, "{binding}: {bytes:?}");
+        // All of `a`, and `b` with its bitmap.
+        let all = 20_000 * 16;
+        assert!((all..all + 20_000).contains(&bytes.iter().sum::<usize>()), "{binding}: {bytes:?}");
+        let shown = displayable_with_metrics(plan.as_ref());
+        assert!(shown.contains("row_groups_local{partition=0, domain=0}"), "{shown}");
+    }
+    // A table of fewer row groups than domains is not worth a hop.
+    let context = on(&domains, Prefetch::Off, "opportunistic", "any").await;
+    context.register_batch("small", RecordBatch::try_from_iter([("a", int64([1, 2]))]).unwrap()).unwrap();
+    let plan = planned(&context, "select sum(a) from small group by a").await;
+    assert_eq!(count::<DomainExec>(plan.as_ref()), 0);
+}
+
+fn displayable_with_metrics(plan: &dyn ExecutionPlan) -> String {
+    datafusion::physical_plan::display::DisplayableExecutionPlan::with_full_metrics(plan)
+        .indent(true)
+        .to_string()
+}
+
+fn int64(values: impl IntoIterator<Item = i64>) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(values))
+}
+
+/// The rows of `partitions` of a plan, which are executed one after the other.
+async fn rows(plan: &dyn ExecutionPlan, context: &Arc<TaskContext>, partitions: &[usize]) -> Vec<i64> {
+    let mut rows = vec![];
+    for &partition in partitions {
+        let mut stream = plan.execute(partition, Arc::clone(context)).unwrap();
+        while let Some(batch) = stream.next().await {
+            rows.extend(batch.unwrap().column(0).as_primitive::<Int64Type>().values());
+        }
+    }
+    rows.sort_unstable();
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_run_alone_in_any_order_and_again() {
+    let Some(domains) = two_domains() else { return };
+    let sql = "select a from t";
+    let all_partitions: Vec<usize> = (0..PARTITIONS).collect();
+    let reversed: Vec<usize> = (0..PARTITIONS).rev().collect();
+    for stealing in STEALING {
+        let context = on(&domains, Prefetch::Always, "preferred", stealing).await;
+        let plan = planned(&context, sql).await;
+        assert_eq!((count::<DomainExec>(plan.as_ref()), count::<TieredScanExec>(plan.as_ref())), (1, 1));
+        let task = context.task_ctx();
+        let all = rows(plan.as_ref(), &task, &all_partitions).await;
+        assert_eq!(all.len(), 20_000, "{stealing}");
+        // In the same execution, and in another one after a partition that ran alone.
+        assert_eq!(rows(plan.as_ref(), &task, &reversed).await, all, "{stealing}");
+        let alone = rows(plan.as_ref(), &context.task_ctx(), &[1]).await;
+        assert_eq!(
+            alone.len() == all.len(),
+            matches!(stealing, "any" | "neighbour" | "bulk(3)"),
+            "{stealing}"
+        );
+        assert_eq!(rows(plan.as_ref(), &context.task_ctx(), &reversed).await, all, "{stealing}");
+        // Two executions at once, whose partitions take turns.
+        let (one, other) = (context.task_ctx(), context.task_ctx());
+        let (mut of_one, mut of_other) = (vec![], vec![]);
+        for &partition in &all_partitions {
+            of_one.extend(rows(plan.as_ref(), &one, &[partition]).await);
+            of_other.extend(rows(plan.as_ref(), &other, &[PARTITIONS - 1 - partition]).await);
+        }
+        of_one.sort_unstable();
+        of_other.sort_unstable();
+        assert!(of_one == all && of_other == all, "{stealing}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_work_stealing_a_partition_reads_its_own_rows() {
+    let Some(domains) = two_domains() else { return };
+    let context = on(&domains, Prefetch::Off, "opportunistic", "any").await;
+    set(&context, "datafusion.execution.enable_file_stream_work_stealing = false").await;
+    let plan = planned(&context, "select a from t").await;
+    let data = table(&two_tiers());
+    for (partition, groups) in data.partitions().iter().enumerate() {
+        let mut own: Vec<i64> =
+            groups.iter().flat_map(|it| it.column(0).as_primitive::<Int64Type>().values().to_vec()).collect();
+        own.sort_unstable();
+        assert_eq!(rows(plan.as_ref(), &context.task_ctx(), &[partition]).await, own, "{partition}");
+    }
+    assert!(metric(plan.as_ref(), "row_groups_local") > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_query_leaves_nothing_behind() {
+    let Some(domains) = two_domains() else { return };
+    for (name, binding) in [
+        ("preferred", Binding::Preferred),
+        ("opportunistic", Binding::Opportunistic),
+        ("always", Binding::Always),
+    ] {
+        let context = on(&domains, Prefetch::Off, name, "any").await;
+        // Millions of rows, in the joins below exchanges.
+        let sql = "select t.b, count(*) from t join t o on t.a % 10 = o.a % 10 group by t.b";
+        let query = context.sql(sql).await.unwrap();
+        let mut stream = query.execute_stream().await.unwrap();
+        assert!(stream.next().now_or_never().is_none(), "the query takes longer than one poll");
+        let scheduler = domains.scheduler(binding).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while scheduler.metrics().iter().all(|domain| domain.tasks_alive == 0) {
+            assert!(Instant::now() < until, "{name}: the query begins on no domain");
+            let _ = tokio::time::timeout(Duration::from_millis(1), stream.next()).await;
+        }
+        drop(stream);
+        nothing_is_left(&domains, binding).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_and_panics_of_the_input_reach_the_caller() {
+    let Some(domains) = two_domains() else { return };
+    for (name, binding) in [
+        ("preferred", Binding::Preferred),
+        ("opportunistic", Binding::Opportunistic),
+        ("always", Binding::Always),
+    ] {
+        let context = on(&domains, Prefetch::Off, name, "any").await;
+        let failing = context.sql("select sum(1000 / (a - 5)) from t group by b").await.unwrap();
+        let error = failing.collect().await.unwrap_err();
+        assert!(error.to_string().contains("ivide by zero"), "{name}: {error}");
+        nothing_is_left(&domains, binding).await;
+
+        register(&context, "burst", |values| {
+            let values = values.as_primitive::<Int64Type>();
+            assert!(values.iter().all(|value| value != Some(7)), "a function that panics");
+        });
+        let panicking = context.sql("select sum(burst(a)) from t group by b").await.unwrap();
+        // As in plain DataFusion: an exchange makes an error of a panic, or the caller gets it.
+        match tokio::spawn(panicking.collect()).await {
+            Err(error) => assert!(error.is_panic(), "{name}: {error}"),
+            Ok(Err(error)) => assert!(error.to_string().contains("panic"), "{name}: {error}"),
+            Ok(Ok(_)) => panic!("{name}: the panic is lost"),
+        }
+        nothing_is_left(&domains, binding).await;
+        assert_eq!(
+            run(&context, "select count(*) from t where a < 1000").await.0.matches("20000").count(),
+            1
+        );
+    }
+}
+
+/// The names of the threads that evaluate `seen`, an expression between the scan and the exchange.
+async fn threads(context: &SessionContext) -> BTreeSet<String> {
+    let threads = Arc::new(Mutex::new(BTreeSet::new()));
+    let here = Arc::clone(&threads);
+    register(context, "seen", move |_| {
+        here.lock().unwrap().insert(std::thread::current().name().unwrap_or_default().to_owned());
+    });
+    let (answer, _) =
+        run(context, "select count(x) from (select b % 7 as g, seen(a) as x from t) group by g").await;
+    assert!(answer.contains("count"), "{answer}");
+    let seen = threads.lock().unwrap().clone();
+    assert!(!seen.is_empty());
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_run_on_the_domains_that_the_binding_names() {
+    let Some(domains) = two_domains() else { return };
+    let of_domain = |name: &String| name.starts_with("domain-");
+    for binding in ["opportunistic", "always"] {
+        let context = on(&domains, Prefetch::Off, binding, "any").await;
+        let seen = threads(&context).await;
+        assert!(seen.iter().all(of_domain), "{binding}: {seen:?}");
+    }
+    for binding in ["none", "preferred"] {
+        let seen = threads(&on(&domains, Prefetch::Off, binding, "any").await).await;
+        assert!(!seen.iter().any(of_domain), "{binding}: {seen:?}");
+    }
+    for binding in ["opportunistic", "always"] {
+        let context = on(&domains, Prefetch::Off, binding, "off").await;
+        set(&context, "memferry.domains = '1'").await;
+        assert_eq!(threads(&context).await, BTreeSet::from(["domain-1".to_owned()]), "{binding}");
+        let plain = plain(&table(&two_tiers()));
+        for sql in QUERIES {
+            assert_eq!(run(&context, sql).await.0, run(&plain, sql).await.0, "{binding}: {sql}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_met_are_refused() {
+    let Some(domains) = two_domains() else { return };
+    let context = on(&domains, Prefetch::Off, "none", "any").await;
+    let refused = async |context: &SessionContext| {
+        let plan = context.sql("select a from t").await.unwrap().create_physical_plan().await;
+        plan.unwrap_err().to_string()
+    };
+    set(&context, "memferry.domains = '1'").await;
+    let error = refused(&context).await;
+    assert!(error.contains("set memferry.binding to opportunistic or always"), "{error}");
+    set(&context, "memferry.binding = 'always'").await;
+    set(&context, "memferry.domains = '2'").await;
+    let error = refused(&context).await;
+    assert!(error.contains("name domains from 0 to 1"), "{error}");
+    for wrong in ["memferry.binding = 'sometimes'", "memferry.stealing = 'bulk'"] {
+        let error = context.sql(&format!("set {wrong}")).await.unwrap_err();
+        assert!(error.to_string().contains("; use "), "{wrong}");
+    }
+}
