@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use memferry_bench::harness::CountingAllocator;
+use memferry_bench::harness::{CountingAllocator, keep_freed_memory};
 use memferry_query::load;
 
 /// `bench cache` counts the allocations of a hit.
@@ -64,6 +64,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    keep_freed_memory();
     let cli = Cli::parse();
     // The Parquet reader can panic on a damaged file, and a query on a fault. The panic becomes an error, so its message is
     // not printed.

@@ -1,4 +1,4 @@
-//! Allocations of a thread.
+//! Allocations of a thread, and what the system's allocator does with freed memory.
 
 #![allow(unsafe_code)]
 
@@ -15,6 +15,22 @@ pub struct CountingAllocator;
 /// The number of allocations of this thread so far; 0 unless [`CountingAllocator`] is installed.
 pub fn allocations_count() -> u64 {
     COUNT.get()
+}
+
+/// Makes the C library keep memory that is freed, for the next allocation: up to 64 MiB at the end of each heap, and blocks of
+/// up to 32 MiB. For a program that runs queries, before it allocates; costs nothing else.
+///
+/// A decoder frees and allocates buffers of megabytes for each batch. By default the C library returns them to the kernel, and
+/// the kernel then clears a fresh page for every 4 KiB: 20 % of the time of TPC-H Q19 over files.
+///
+/// Source: mallopt(3). 32 MiB is the maximum, `HEAP_MAX_SIZE / 2`; the kept end is twice that, as if the library had found the
+/// threshold itself.
+pub fn keep_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    for (option, bytes) in [(libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, 64 << 20)] {
+        // SAFETY: these options may be set at any time and take any size; the library refuses others.
+        let _accepted = unsafe { libc::mallopt(option, bytes) };
+    }
 }
 
 thread_local! {

@@ -23,7 +23,7 @@ mod random;
 mod record;
 mod row;
 
-pub use allocations::{CountingAllocator, allocations_count};
+pub use allocations::{CountingAllocator, allocations_count, keep_freed_memory};
 pub(crate) use display_by_serde;
 pub use equal::{UnequalWork, WORK, check_equal_work};
 pub use pairs::{Estimate, Pairs, alternate, geomean, geomean_ratio, median, try_alternate};
