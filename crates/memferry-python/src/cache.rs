@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::sync::Arc;
 
 use memferry::Access;
 use memferry::cache::{Cache, Entry, Location, Region};
@@ -11,7 +12,6 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use std::sync::Arc;
 
 use crate::buffer::Buffer;
 use crate::error::{Closable, failed, wrong};
@@ -28,7 +28,7 @@ pub(crate) struct PyRegion(Region);
 
 /// Bytes of a region where they are fastest to read: a read-only buffer, whose bytes stay where they are.
 #[pyclass(frozen, name = "Entry", module = "memferry")]
-pub(crate) struct PyEntry(Arc<Entry>);
+pub(crate) struct PyEntry(Entry);
 
 #[pymethods]
 impl PyCache {
@@ -69,7 +69,7 @@ impl PyCache {
     ) -> PyResult<PyEntry> {
         let range = start..stop.unwrap_or(region.0.len());
         let access = Access { near: node.map(NodeId), ..Access::default() };
-        self.0.with(|cache| Ok(PyEntry(Arc::new(cache.access(&region.0, range, access).map_err(wrong)?))))
+        self.0.with(|cache| Ok(PyEntry(cache.access(&region.0, range, access).map_err(wrong)?)))
     }
 
     /// Removes entries that overlap `start..stop`, after copies in flight; returns how many.
@@ -149,7 +149,7 @@ impl PyEntry {
 
     /// A transfer that ends when the copy is ready. Its result is the node, or `None` if the bytes stay at the source.
     fn ready(&self) -> PyTransfer {
-        let entry = Arc::clone(&self.0);
+        let entry = self.0.clone();
         PyTransfer::follow(Box::pin(async move { Ok(Value::At(entry.ready().await)) }))
     }
 
