@@ -113,15 +113,20 @@ pub(crate) fn install(arguments: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Where CI has the library installed.
+pub(crate) fn installed_prefix() -> PathBuf {
+    target_directory().join("ci/c/prefix")
+}
+
 /// Installs the library below the target directory and uses it as programs do: by pkg-config, by CMake, in the benchmark.
 /// The directory starts empty: CMake refuses a build directory that was made from another checkout.
 pub(crate) fn try_installed() -> Result<(), Failure> {
-    let directory = target_directory().join("ci/c");
+    let prefix = installed_prefix();
+    let directory = prefix.with_file_name("");
     if directory.exists() {
         fs::remove_dir_all(&directory)
             .map_err(|error| Failure(format!("cannot remove {}: {error}", directory.display())))?;
     }
-    let prefix = directory.join("prefix");
     install(&["--debug".to_owned(), "--prefix".to_owned(), prefix.display().to_string()])?;
     let found = program("pkg-config")
         .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))

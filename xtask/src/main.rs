@@ -19,6 +19,7 @@ mod lines;
 mod links;
 mod loom;
 mod packages;
+mod python;
 mod sanitizer;
 mod setup;
 mod shell;
@@ -42,6 +43,7 @@ usage: cargo xtask CHORE
   packages       makes the package of each crate, and builds the packages of the light crates
   c-header --write|--check  makes memferry.h of the C library from its crate, or compares it
   install-c --prefix DIR [--debug]  builds and installs the C library, for pkg-config and CMake
+  python [ARGS]  builds the Python package as a wheel, installs it and runs its tests, with ARGS for pytest
   lines          lines of code by crate, without tests, comments and blank lines
   asan           tests of cache, mover and pools under AddressSanitizer, leaks included (nightly)
   tsan           tests of code that shares by atomics under ThreadSanitizer (nightly)
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         ("packages", []) => packages::run(),
         ("c-header", _) => c_library::header(rest),
         ("install-c", _) => c_library::install(rest),
+        ("python", _) => python::run(rest),
         ("lines", []) => lines::run(),
         ("asan", []) => asan::run(),
         ("tsan", []) => tsan::run(),

@@ -35,9 +35,21 @@ const TOOLS: &[(&str, &str)] = &[("cargo-warloc", "0.1.1"), ("cargo-public-api",
 /// Python packages of other engines, for `memferry bench --peers PYTHON`.
 const PEERS: &[&str] = &["datafusion==55.0.0", "duckdb==2.0.0", "polars==2.1.0", "pyarrow==26.0.1"];
 
+/// Python packages that build the Python package, and that its tests exchange tables with.
+const PYTHON: &[&str] = &[
+    "maturin==1.16.0",
+    "pytest==9.2.0",
+    "numpy==2.4.6",
+    "pandas==3.1.1",
+    "datafusion==55.0.0",
+    "polars==2.1.0",
+    "pyarrow==26.0.1",
+];
+
 pub(crate) fn run() -> Result<(), Failure> {
     packages()?;
-    peers()?;
+    environment("peers", PEERS, "`memferry bench --peers ~/.cache/memferry/peers/bin/python`")?;
+    environment("python", PYTHON, "building and testing the Python package")?;
     if !nightly().arg("--version").output().is_ok_and(|output| output.status.success()) {
         eprintln!("nightly Rust is missing, for the sanitizers and fuzzing");
         program("rustup").args(["toolchain", "install", "nightly", "--profile", "minimal"]).run()?;
@@ -56,23 +68,21 @@ pub(crate) fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the Python environment of [`PEERS`].
-fn peers() -> Result<(), Failure> {
-    let directory = shell::cache("peers")?;
+/// Makes a Python environment in the cache directory.
+fn environment(name: &str, packages: &[&str], purpose: &str) -> Result<(), Failure> {
+    let directory = shell::cache(name)?;
     let pip = directory.join("bin/pip").display().to_string();
     let installed =
         if shell::is_installed(&pip) { program(&pip).arg("freeze").output()? } else { String::new() };
-    if PEERS.iter().all(|package| installed.lines().any(|line| line == *package)) {
+    if packages.iter().all(|package| installed.lines().any(|line| line == *package)) {
         return Ok(());
     }
-    eprintln!("Python packages are missing, for comparisons with other engines: {}", PEERS.join(", "));
+    eprintln!("Python packages are missing, for {purpose}: {}", packages.join(", "));
     if program("python3").args(["-c", "import ensurepip"]).run().is_err() {
         install(&["python3-venv"])?;
     }
     program("python3").args(["-m", "venv"]).args([&directory]).run()?;
-    program(&pip).args(["install", "--quiet", "--disable-pip-version-check"]).args(PEERS).run()?;
-    eprintln!("they are for `memferry bench --peers {}`", directory.join("bin/python").display());
-    Ok(())
+    program(&pip).args(["install", "--quiet", "--disable-pip-version-check"]).args(packages).run()
 }
 
 fn packages() -> Result<(), Failure> {

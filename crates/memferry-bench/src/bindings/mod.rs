@@ -1,4 +1,4 @@
-//! Benchmarks of the C library: what a hit costs in C beside one in Rust.
+//! Benchmarks of the C library and of the Python package: what a hit costs there beside one in Rust.
 //!
 //! The C side is a program: compiled here against an installed library (`cargo xtask install-c`), and run beside this
 //! process, so that both sides alternate.
@@ -57,4 +57,33 @@ pub fn hits(size: Size, seed: u64, prefix: &Path) -> Result<BindingHits, Box<dyn
         }
     }
     Ok(times)
+}
+
+/// The Python package, in a process of its own.
+pub struct Python(Program);
+
+impl Python {
+    /// Starts `python`, with the package `memferry`.
+    ///
+    /// # Errors
+    /// It cannot be started, or has no such package.
+    pub fn start(python: &Path, size: Size, seed: u64) -> Result<Python, Box<dyn std::error::Error>> {
+        Ok(Python(Program::start_python(python, size, seed)?))
+    }
+
+    /// Time of a hit, from a round of them.
+    ///
+    /// # Errors
+    /// The process fails.
+    pub fn hit_ns(&mut self) -> Result<f64, Box<dyn std::error::Error>> {
+        Ok(self.0.hit_ns()?)
+    }
+
+    /// Time of `memferry.sql(query)`, in one line.
+    ///
+    /// # Errors
+    /// The process fails.
+    pub fn query_us(&mut self, query: &str) -> Result<f64, Box<dyn std::error::Error>> {
+        Ok(self.0.query_ns(query)? / 1e3)
+    }
 }

@@ -1,4 +1,4 @@
-//! The C program of the benchmark.
+//! The programs of the benchmark, in C and Python.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::cache::Size;
 
 const SOURCE: &str = include_str!("hits.c");
+const PYTHON_SOURCE: &str = include_str!("hits.py");
 
 /// How a program has the library.
 #[derive(Copy, Clone, Debug)]
@@ -59,14 +60,24 @@ impl Program {
         if !output.status.success() {
             return Err(format!("cc failed: {}", String::from_utf8_lossy(&output.stderr)));
         }
+        Program::spawn(&mut Command::new(&built), size, seed)
+    }
+
+    /// Starts the Python program, with the package `memferry` of `python`.
+    pub(super) fn start_python(python: &Path, size: Size, seed: u64) -> Result<Program, String> {
+        Program::spawn(Command::new(python).arg("-c").arg(PYTHON_SOURCE), size, seed)
+    }
+
+    fn spawn(command: &mut Command, size: Size, seed: u64) -> Result<Program, String> {
         let Size { keys_count, block_bytes, hits_count, .. } = size;
-        let mut child = Command::new(&built)
+        let name = command.get_program().display().to_string();
+        let mut child = command
             .args([keys_count, block_bytes, hits_count].map(|number| number.to_string()))
             .arg(seed.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("cannot start {}: {error}", built.display()))?;
+            .map_err(|error| format!("cannot start {name}: {error}"))?;
         let (requests, times) = (child.stdin.take(), child.stdout.take());
         let (requests, times) = (requests.expect("it is piped"), BufReader::new(times.expect("it is piped")));
         let mut program = Program { child, requests, times };
@@ -77,12 +88,21 @@ impl Program {
 
     /// Makes a round of hits. Returns the time of one.
     pub(super) fn hit_ns(&mut self) -> Result<f64, String> {
+        self.ask("")
+    }
+
+    /// Lets the Python program run `query`. Returns its time.
+    pub(super) fn query_ns(&mut self, query: &str) -> Result<f64, String> {
+        self.ask(query)
+    }
+
+    fn ask(&mut self, request: &str) -> Result<f64, String> {
         let mut line = String::new();
-        let asked = self.requests.write_all(b"\n");
+        let asked = self.requests.write_all(format!("{request}\n").as_bytes());
         asked
             .and_then(|()| self.times.read_line(&mut line))
-            .map_err(|error| format!("the C program does not answer: {error}"))?;
-        line.trim().parse().map_err(|_| "the C program failed; its message is above".to_owned())
+            .map_err(|error| format!("the program does not answer: {error}"))?;
+        line.trim().parse().map_err(|_| "the program failed; its message is above".to_owned())
     }
 }
 

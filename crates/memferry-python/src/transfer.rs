@@ -1,0 +1,172 @@
+//! Transfers: copies in flight, to wait for or to await.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake};
+
+use memferry::cache::Location;
+use pyo3::prelude::*;
+
+use crate::background;
+use crate::buffer::Buffer;
+use crate::error::failed;
+
+/// What a transfer has done.
+pub(crate) enum Value {
+    /// Copied bytes, and the buffers, to be released.
+    Copied(u64, Option<(Buffer, Buffer)>),
+    /// Where the bytes of an entry are.
+    At(Location),
+}
+
+impl Value {
+    fn to_object(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(match self {
+            Value::Copied(bytes, _) => bytes.into_pyobject(py)?.into_any().unbind(),
+            Value::At(Location::Near(node)) => node.0.into_pyobject(py)?.into_any().unbind(),
+            Value::At(Location::Source(_)) => py.None(),
+        })
+    }
+}
+
+/// The end of a transfer: the error as text.
+pub(crate) type Ended = Result<Value, String>;
+
+pub(crate) type Work = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+enum State {
+    /// With pairs of an event loop and a future of it.
+    InFlight(Work, Vec<(Py<PyAny>, Py<PyAny>)>),
+    Ended(Ended),
+}
+
+/// A copy in flight, polled whenever it is woken: it completes without a waiting thread.
+///
+/// The lock of `state` covers polls: those of transfers store the waker and never call it.
+struct Flight {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+impl Flight {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn advance(self: &Arc<Self>) {
+        let mut state = self.lock();
+        let State::InFlight(work, listeners) = &mut *state else { return };
+        let waker = Arc::clone(self).into();
+        let Poll::Ready(ended) = work.as_mut().poll(&mut Context::from_waker(&waker)) else { return };
+        let listeners = mem::take(listeners);
+        *state = State::Ended(ended);
+        drop(state);
+        self.ended.notify_all();
+        if !listeners.is_empty() {
+            let flight = Arc::clone(self);
+            background::run(move |py| {
+                flight.release(py);
+                for (event_loop, future) in listeners {
+                    // A closed loop has nobody who waits.
+                    let _ = flight.tell(py, event_loop.bind(py), future.bind(py));
+                }
+            });
+        }
+    }
+
+    /// Releases the buffers of a transfer that has ended.
+    fn release(&self, py: Python<'_>) {
+        let buffers = match &mut *self.lock() {
+            State::Ended(Ok(Value::Copied(_, buffers))) => buffers.take(),
+            _ => None,
+        };
+        if let Some((source, target)) = buffers {
+            source.release(py);
+            target.release(py);
+        }
+    }
+
+    /// The result of a transfer that has ended.
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.release(py);
+        match &*self.lock() {
+            State::Ended(Ok(value)) => value.to_object(py),
+            State::Ended(Err(error)) => Err(failed(error)),
+            State::InFlight(..) => Err(failed("the transfer is in flight")),
+        }
+    }
+
+    /// Sets the result of `future` in its event loop.
+    fn tell(&self, py: Python<'_>, event_loop: &Bound<'_, PyAny>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        let settle = py.import("memferry._await")?.getattr("settle")?;
+        let (value, error) = match self.result(py) {
+            Ok(value) => (value, None),
+            Err(error) => (py.None(), Some(error.into_value(py))),
+        };
+        event_loop.call_method1("call_soon_threadsafe", (settle, future, value, error)).map(drop)
+    }
+}
+
+impl Wake for Flight {
+    fn wake(self: Arc<Self>) {
+        self.advance();
+    }
+}
+
+/// A copy in flight. It goes on if this object is dropped, and keeps its buffers until then.
+#[pyclass(frozen, name = "Transfer", module = "memferry")]
+pub(crate) struct PyTransfer(Arc<Flight>);
+
+impl PyTransfer {
+    pub(crate) fn follow(work: Work) -> Self {
+        let state = Mutex::new(State::InFlight(work, Vec::new()));
+        let flight = Arc::new(Flight { state, ended: Condvar::new() });
+        flight.advance();
+        Self(flight)
+    }
+}
+
+#[pymethods]
+impl PyTransfer {
+    /// Whether the transfer has ended.
+    fn done(&self, py: Python<'_>) -> bool {
+        let ended = matches!(&*self.0.lock(), State::Ended(_));
+        if ended {
+            self.0.release(py);
+        }
+        ended
+    }
+
+    /// Waits for the end and returns the result.
+    fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        py.detach(|| {
+            // In a forked child nobody wakes; a poll notices.
+            self.0.advance();
+            let mut state = self.0.lock();
+            while matches!(&*state, State::InFlight(..)) {
+                state = self.0.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        });
+        self.0.result(py)
+    }
+
+    fn __await__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
+        let future = event_loop.call_method0("create_future")?;
+        // Without the interpreter: a thread that polls may hold the lock.
+        py.detach(|| self.0.advance());
+        let waits = match &mut *self.0.lock() {
+            State::InFlight(_, listeners) => {
+                listeners.push((event_loop.clone().unbind(), future.clone().unbind()));
+                true
+            }
+            State::Ended(_) => false,
+        };
+        if !waits {
+            self.0.tell(py, &event_loop, &future)?;
+        }
+        Ok(future.call_method0("__await__")?.unbind())
+    }
+}

@@ -1,0 +1,152 @@
+"""Queries, and tables of other packages."""
+
+import datafusion
+import _thread
+import multiprocessing
+import threading
+import time
+
+import memferry
+import pandas
+import polars
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+ROWS = 100_000
+
+
+@pytest.fixture
+def rows():
+    return pyarrow.table({"a": range(ROWS), "b": [index % 7 for index in range(ROWS)]})
+
+
+@pytest.fixture
+def session():
+    with memferry.Session(memferry.Machine.two_tiers(), budget_bytes=64 << 20) as session:
+        yield session
+
+
+def test_select_1():
+    table = memferry.sql("select 1 as one")
+    assert table.column_names == ["one"]
+    assert len(table) == table.num_rows == table.num_columns == 1
+    assert "| one |" in repr(table)
+    assert table.to_arrow().to_pydict() == {"one": [1]}
+
+
+def test_results_go_to_other_packages(rows):
+    query = "select b, count(*) as n from t group by b order by b"
+    table = memferry.sql(query, tables={"t": rows})
+    expected = rows.group_by("b").aggregate([([], "count_all")]).sort_by("b").to_pydict()
+    assert table.to_arrow().to_pydict() == {"b": expected["b"], "n": expected["count_all"]}
+    assert isinstance(table.to_pandas(), pandas.DataFrame)
+    assert table.to_pandas()["n"].tolist() == expected["count_all"]
+    assert polars.DataFrame(table).equals(table.to_polars())
+    assert table.to_polars()["n"].to_list() == expected["count_all"]
+
+
+@pytest.mark.parametrize("convert", [lambda it: it, polars.from_arrow, lambda it: it.to_pandas()])
+def test_tables_of_other_packages(rows, convert):
+    result = memferry.sql("select sum(a) as s from t where b = 3", tables={"t": convert(rows)})
+    assert result.to_arrow()["s"][0].as_py() == sum(a for a in range(ROWS) if a % 7 == 3)
+
+
+def test_rows_are_not_copied(rows):
+    """The addresses of the buffers are those of the table that was passed."""
+    result = memferry.sql("select a from t", tables={"t": rows}).to_arrow()
+    assert result["a"].chunk(0).buffers()[1].address == rows["a"].chunk(0).buffers()[1].address
+
+
+def test_empty_results_have_a_schema(rows):
+    result = memferry.sql("select a from t where a < 0", tables={"t": rows})
+    assert result.num_rows == 0
+    assert result.to_arrow().schema.names == ["a"]
+    assert "a" in repr(result)
+
+
+def test_only_some_rows_are_shown(rows):
+    assert f"the first 20 of {ROWS} rows" in repr(memferry.sql("select * from t", tables={"t": rows}))
+
+
+def test_load(session, rows):
+    session.register("t", rows)
+    session.load("t", ["b", "a"])
+    for prefetch in ["always", "off", "auto"]:
+        session.sql(f"set memferry.prefetch = '{prefetch}'")
+        assert session.sql("select sum(a) as s from t where b < 3").to_arrow()["s"][0].as_py() == sum(
+            a for a in range(ROWS) if a % 7 < 3
+        )
+    with pytest.raises(ValueError, match="register it again"):
+        session.load("t")
+
+
+def test_files(session, rows, tmp_path):
+    pyarrow.parquet.write_table(rows, tmp_path / "rows.parquet")
+    session.register("t", tmp_path / "rows.parquet")
+    assert session.sql("select count(*) as n from t").to_arrow()["n"][0].as_py() == ROWS
+    session.load("t")
+    assert session.sql("select max(a) as m from t").to_arrow()["m"][0].as_py() == ROWS - 1
+
+
+def test_errors(session, tmp_path):
+    with pytest.raises(memferry.MemferryError, match="nothing"):
+        session.sql("select * from nothing")
+    with pytest.raises(memferry.MemferryError, match="absent.parquet"):
+        session.register("t", tmp_path / "absent.parquet")
+    with pytest.raises(TypeError, match="__arrow_c_stream__"):
+        session.register("t", 5)
+    with pytest.raises(memferry.MemferryError):
+        session.load("nothing")
+    session.close()
+    with pytest.raises(RuntimeError, match="the session is closed"):
+        session.sql("select 1")
+
+
+FOREVER = "select count(*) from range(1, 1000000000) a, range(1, 1000000000) b where a.value * b.value = 7"
+
+
+def test_ctrl_c_cancels(session):
+    threading.Timer(0.3, _thread.interrupt_main).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        session.sql(FOREVER)
+    assert time.monotonic() - started < 5
+    assert session.sql("select 1").num_rows == 1
+
+
+def query_in_child(results):
+    try:
+        memferry.sql("select 1")
+        results.put("it ran")
+    except RuntimeError as error:
+        results.put(str(error))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("method, result", [("fork", "forked"), ("spawn", "it ran")])
+def test_processes(method, result):
+    memferry.sql("select 1")
+    context = multiprocessing.get_context(method)
+    results = context.SimpleQueue()
+    child = context.Process(target=query_in_child, args=(results,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert result in results.get()
+
+
+def test_tables_register_in_datafusion(session, rows):
+    session.register("t", rows)
+    session.load("t")
+    context = datafusion.SessionContext()
+    context.register_table("ours", session.table("t"))
+    found = context.sql("select sum(a) as s from ours where b < 3").to_arrow_table()
+    assert found["s"][0].as_py() == sum(a for a in range(ROWS) if a % 7 < 3)
+
+
+def test_another_version_of_datafusion_is_refused(session, rows, monkeypatch):
+    session.register("t", rows)
+    monkeypatch.setattr(datafusion, "__version__", "54.1.0")
+    with pytest.raises(ImportError, match="datafusion 54.1.0 is installed.*version 55"):
+        session.table("t").__datafusion_table_provider__(datafusion.SessionContext())
