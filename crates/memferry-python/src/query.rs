@@ -15,8 +15,8 @@ use crate::error::{MemferryError, failed};
 /// Stack of a thread: that of `memferry sql`, for nested expressions.
 const STACK_BYTES: usize = 64 << 20;
 
-/// How long Ctrl-C waits to be noticed: not felt by a user.
-const SIGNALS_EVERY: Duration = Duration::from_millis(20);
+/// How long Ctrl-C waits to be noticed: too short for a user to notice.
+pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 
 /// The threads of this process, and its id.
 static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);

@@ -97,7 +97,9 @@ impl PySession {
         let source = self.provider(py, name)?;
         let Open { context, tiers, options } = self.0.get()?;
         if source.downcast_ref::<TieredTable>().is_some() {
-            return Err(wrong(format!("table {name} is loaded; register it again to load other columns")));
+            return Err(wrong(format!(
+                "table {name} is loaded; to load other columns, run DROP TABLE {name} and register it again"
+            )));
         }
         let columns: Option<Vec<&str>> =
             columns.as_ref().map(|columns| columns.iter().map(String::as_str).collect());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
 use arrow::ffi::FFI_ArrowSchema;
 use arrow::ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream};
 use arrow::util::pretty::pretty_format_batches;
@@ -35,10 +36,14 @@ pub(crate) fn import(object: &Bound<'_, PyAny>) -> PyResult<(SchemaRef, Vec<Reco
     let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?;
     // SAFETY: a capsule of this name has a stream of the C stream interface, which is moved out: the release callback of
     // the one that stays is NULL, as the interface asks for.
-    let reader = unsafe { ArrowArrayStreamReader::from_raw(stream.as_ptr().cast()) }.map_err(wrong)?;
-    let schema = reader.schema();
-    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
-    Ok((schema, batches))
+    let stream = unsafe { FFI_ArrowArrayStream::from_raw(stream.as_ptr().cast()) };
+    // Without the GIL: a producer may wait for threads that take it.
+    let imported = object.py().detach(move || {
+        let reader = ArrowArrayStreamReader::try_new(stream)?;
+        let schema = reader.schema();
+        Ok((schema, reader.collect::<Result<Vec<_>, ArrowError>>()?))
+    });
+    imported.map_err(|error: ArrowError| wrong(error))
 }
 
 #[pymethods]

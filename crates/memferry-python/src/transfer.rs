@@ -5,6 +5,7 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake};
+use std::time::Duration;
 
 use memferry::cache::Location;
 use pyo3::prelude::*;
@@ -12,8 +13,9 @@ use pyo3::prelude::*;
 use crate::background;
 use crate::buffer::Buffer;
 use crate::error::failed;
+use crate::query::SIGNALS_EVERY;
 
-/// What a transfer has done.
+/// The result of a transfer.
 pub(crate) enum Value {
     /// Copied bytes, and the buffers, to be released.
     Copied(u64, Option<(Buffer, Buffer)>),
@@ -69,11 +71,20 @@ impl Flight {
             background::run(move |py| {
                 flight.release(py);
                 for (event_loop, future) in listeners {
-                    // A closed loop has nobody who waits.
+                    // A closed loop has no waiters.
                     let _ = flight.tell(py, event_loop.bind(py), future.bind(py));
                 }
             });
         }
+    }
+
+    /// Whether the transfer has ended, after waiting for it for at most `time`.
+    fn wait_for(self: &Arc<Self>, time: Duration) -> bool {
+        // In a forked child nobody wakes; a poll notices.
+        self.advance();
+        let in_flight = |state: &mut State| matches!(state, State::InFlight(..));
+        let waited = self.ended.wait_timeout_while(self.lock(), time, in_flight);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Releases the buffers of a transfer that has ended.
@@ -139,16 +150,11 @@ impl PyTransfer {
         ended
     }
 
-    /// Waits for the end and returns the result.
+    /// Waits for the end and returns the result. Ctrl-C ends the wait; the copy goes on.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        py.detach(|| {
-            // In a forked child nobody wakes; a poll notices.
-            self.0.advance();
-            let mut state = self.0.lock();
-            while matches!(&*state, State::InFlight(..)) {
-                state = self.0.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-        });
+        while !py.detach(|| self.0.wait_for(SIGNALS_EVERY)) {
+            py.check_signals()?;
+        }
         self.0.result(py)
     }
 

@@ -77,8 +77,11 @@ def test_load(session, rows):
         assert session.sql("select sum(a) as s from t where b < 3").to_arrow()["s"][0].as_py() == sum(
             a for a in range(ROWS) if a % 7 < 3
         )
-    with pytest.raises(ValueError, match="register it again"):
+    with pytest.raises(ValueError, match="run DROP TABLE t and register it again"):
         session.load("t")
+    session.sql("DROP TABLE t")
+    session.register("t", rows)
+    session.load("t")
 
 
 def test_files(session, rows, tmp_path):
