@@ -20,7 +20,7 @@ pub(super) fn reach_locations(context: &SessionContext, statement: &SqlStatement
     }
 }
 
-/// Connects the store of `location`, if it is a URL of one. What else is wrong with a location is found when it is read.
+/// Connects the store of `location`, if it is a URL of one. Reading reports other errors of a location.
 pub(super) fn reach(context: &SessionContext, location: &str) -> Result<()> {
     let Ok(url) = ListingTableUrl::parse(location) else { return Ok(()) };
     let is_known = matches!(url.scheme(), "s3" | "s3a" | "gs" | "az" | "http" | "https");
@@ -76,7 +76,7 @@ fn build(url: &ObjectStoreUrl) -> object_store::Result<std::sync::Arc<dyn object
     use object_store::http::HttpBuilder;
     use object_store::{ClientOptions, RetryConfig};
 
-    // Somebody waits: the default is ten retries in three minutes.
+    // A user waits: the default is ten retries in three minutes.
     let retry = RetryConfig {
         max_retries: 4,
         retry_timeout: std::time::Duration::from_secs(20),

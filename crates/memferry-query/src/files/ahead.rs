@@ -280,14 +280,9 @@ impl ReadAhead {
         }
     }
 
-    /// Whether all row groups are requested, and those that are likely to be.
+    /// Whether all likely reads of the file are started.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.planned.is_empty() && self.next.0 >= self.groups.len()
-    }
-
-    /// Reads that nothing has requested yet.
-    pub(crate) fn reads(&self) -> impl Iterator<Item = &Read> {
-        self.started.values().map(|(_, read)| read)
     }
 
     /// Bytes of reads that were dropped without a request since the last call.

@@ -21,7 +21,7 @@ use parquet::errors::ParquetError;
 
 use super::FileError;
 use super::factory::Readers;
-use super::next::NextFiles;
+use super::metrics::parquet_scan;
 use super::place::Places;
 use super::pushdown::Decision;
 use crate::load::guarded;
@@ -46,8 +46,7 @@ impl ContainExec {
         readers: Readers,
         pushdown: Option<Decision>,
     ) -> Self {
-        let (places, next) = (Arc::default(), Arc::new(NextFiles::of(config)));
-        let readers = Arc::new(Readers { places, next, ..readers });
+        let readers = Arc::new(Readers { places: Arc::default(), next: Arc::default(), ..readers });
         let source = source.with_parquet_file_reader_factory(Arc::clone(&readers) as _);
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         let files = describe(&config);
@@ -119,6 +118,9 @@ impl ExecutionPlan for ContainExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        if let Some((config, _)) = parquet_scan(self.scan()) {
+            self.readers.next.list(config, context.session_config().options());
+        }
         let scan = self.scan.execute(partition, context)?;
         let schema = scan.schema();
         let (files, places) = (Arc::clone(&self.files), Arc::clone(&self.readers.places));

@@ -18,7 +18,7 @@ use super::ahead::ReadAhead;
 use super::chunks::Chunks;
 use super::metrics::ReaderMetrics;
 use super::next::NextFiles;
-use super::place::Places;
+use super::place::{Place, Places};
 use super::reader::{FileReader, MetadataSource};
 use super::source::RangeSource;
 use super::store::{StoreLimits, StoreObject};
@@ -51,9 +51,11 @@ impl ParquetFileReaderFactory for Readers {
         size_hint: Option<usize>,
         metrics: &ExecutionPlanMetricsSet,
     ) -> Result<Box<dyn AsyncFileReader + Send>> {
-        self.next.open(&file);
+        self.next.open(partition, &file);
         let source =
             self.source(&file.object_meta).map_err(|error| DataFusionError::External(Box::new(error)))?;
+        // The decoder has finished the file before.
+        self.places.enter(partition, Place { file: Arc::from(source.name()), request: None });
         let metrics =
             ReaderMetrics::new(metrics, partition, file.object_meta.location.as_ref(), file.object_meta.size);
         Ok(Box::new(FileReader {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetFileMetrics, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, RatioMetrics, Time};
+use datafusion::physical_plan::metrics::{
+    Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, RatioMetrics, Time,
+};
 
 use super::source::{From, Read};
 
@@ -19,13 +21,46 @@ const BYTES_HIT: &str = "file_bytes_hit";
 const HIT_RATIO: &str = "file_hit_ratio";
 const TIME_WAITING: &str = "file_time_waiting";
 
-/// The metrics of one reader: a file, or the part of it that one partition scans.
-pub(super) struct ReaderMetrics {
+/// The reads of one reader, with those of the file that it began.
+#[derive(Clone)]
+pub(super) struct ReadMetrics {
     requests: Count,
     bytes_read: Count,
     bytes_ahead: Count,
-    bytes_in_vain: Count,
+    bytes_in_vain: Gauge,
     bytes_uncached: Count,
+}
+
+impl ReadMetrics {
+    /// Counts a read when it is started.
+    pub(super) fn started(&self, read: &Read, ahead: bool) {
+        if read.from == From::Near {
+            return;
+        }
+        self.requests.add(1);
+        self.bytes_read.add(read.len() as usize);
+        if ahead {
+            self.bytes_ahead.add(read.len() as usize);
+        }
+        if read.from == From::FileUncached {
+            self.bytes_uncached.add(read.len() as usize);
+        }
+    }
+
+    /// Counts bytes that were read ahead and that the decoder did not request.
+    pub(super) fn in_vain(&self, bytes: u64) {
+        self.bytes_in_vain.add(bytes as usize);
+    }
+
+    /// Takes back what was counted as in vain: the file is opened.
+    pub(super) fn not_in_vain(&self, bytes: u64) {
+        self.bytes_in_vain.sub(bytes as usize);
+    }
+}
+
+/// The metrics of one reader: a file, or the part of it that one partition scans.
+pub(super) struct ReaderMetrics {
+    pub(super) reads: ReadMetrics,
     bytes_requested: Count,
     bytes_hit: Count,
     hit_ratio: RatioMetrics,
@@ -44,32 +79,19 @@ impl ReaderMetrics {
     ) -> Self {
         let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
         Self {
-            requests: counter(REQUESTS),
-            bytes_read: counter(BYTES_READ),
-            bytes_ahead: counter(BYTES_AHEAD),
-            bytes_in_vain: counter(BYTES_IN_VAIN),
-            bytes_uncached: counter(BYTES_UNCACHED),
+            reads: ReadMetrics {
+                requests: counter(REQUESTS),
+                bytes_read: counter(BYTES_READ),
+                bytes_ahead: counter(BYTES_AHEAD),
+                bytes_in_vain: MetricBuilder::new(metrics).gauge(BYTES_IN_VAIN, partition),
+                bytes_uncached: counter(BYTES_UNCACHED),
+            },
             bytes_requested: counter(BYTES_REQUESTED),
             bytes_hit: counter(BYTES_HIT),
             hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
             time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
             file: ParquetFileMetrics::new(partition, file, metrics),
             file_size_bytes,
-        }
-    }
-
-    /// Counts a read when it is started.
-    pub(super) fn started(&self, read: &Read, ahead: bool) {
-        if read.from == From::Near {
-            return;
-        }
-        self.requests.add(1);
-        self.bytes_read.add(read.len() as usize);
-        if ahead {
-            self.bytes_ahead.add(read.len() as usize);
-        }
-        if read.from == From::FileUncached {
-            self.bytes_uncached.add(read.len() as usize);
         }
     }
 
@@ -81,11 +103,6 @@ impl ReaderMetrics {
         self.hit_ratio.add_total(bytes);
         self.hit_ratio.add_part(hit_bytes);
         self.file.bytes_scanned.add(bytes);
-    }
-
-    /// Counts bytes that were read ahead and that the decoder did not request.
-    pub(super) fn in_vain(&self, bytes: u64) {
-        self.bytes_in_vain.add(bytes as usize);
     }
 }
 

@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::FileError;
 use super::chunks::Chunks;
 
-/// The last request of each partition's decoder, for errors.
+/// The file that each partition has opened last, and the last request of its decoder, for errors.
 ///
-/// A partition decodes one row group of one file at a time, and decodes all of it before it requests the next one.
+/// A partition decodes one row group of one file at a time, and decodes all of it before it requests the next one, or opens
+/// the next file. Executions of one plan at the same time share the places: errors of one may name a file of the other.
 #[derive(Debug, Default)]
 pub(super) struct Places(Mutex<HashMap<usize, Place>>);
 
-/// Column chunks of a file.
+/// A file, and the ranges that the decoder requested of its column chunks. Before the first request `None`.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) file: Arc<str>,
-    pub(super) chunks: Arc<Chunks>,
-    pub(super) ranges: Vec<Range<u64>>,
+    pub(super) request: Option<(Arc<Chunks>, Vec<Range<u64>>)>,
 }
 
 impl Places {
@@ -31,8 +31,9 @@ impl Places {
     pub(super) fn damaged(&self, partition: usize, files: &str, why: String) -> FileError {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match places.get(&partition) {
-            Some(Place { file, chunks, ranges }) => {
-                FileError::Damaged { files: file.to_string(), place: chunks.describe(ranges), why }
+            Some(Place { file, request }) => {
+                let place = request.as_ref().and_then(|(chunks, ranges)| chunks.describe(ranges));
+                FileError::Damaged { files: file.to_string(), place, why }
             }
             None => FileError::Damaged { files: files.to_owned(), place: None, why },
         }

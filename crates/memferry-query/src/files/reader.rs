@@ -123,8 +123,9 @@ impl AsyncFileReader for FileReader {
                 self.load_chunks(None).await?;
             }
             if let Some(chunks) = &self.chunks {
-                let (file, chunks) = (Arc::from(self.source.name()), Arc::clone(chunks));
-                self.readers.places.enter(self.partition, Place { file, chunks, ranges: ranges.clone() });
+                let request = (Arc::clone(chunks), ranges.clone());
+                let place = Place { file: Arc::from(self.source.name()), request: Some(request) };
+                self.readers.places.enter(self.partition, place);
             }
             self.look_ahead(&ranges).await?;
             let Requested { ahead, now } = match &mut self.ahead {
@@ -141,17 +142,18 @@ impl AsyncFileReader for FileReader {
             // After the reads that the decoder waits for: the source serves them in this order.
             if let Some(state) = &mut self.ahead {
                 let in_vain = state.take_dropped_bytes();
-                self.metrics.in_vain(in_vain);
+                self.metrics.reads.in_vain(in_vain);
                 if self.tracking.watcher().is_some() {
                     state.expect_narrowing();
                 }
-                state.fill(&*self.source).into_iter().for_each(|read| self.metrics.started(read, true));
+                state.fill(&*self.source).into_iter().for_each(|read| self.metrics.reads.started(read, true));
                 // A limit or a dynamic filter may exclude the next file.
                 let goes_on = self.readers.demand.rows_max().is_none() && self.tracking.watcher().is_none();
                 let is_on = self.readers.window_bytes > 0 && !self.has_begun_next;
                 if is_on && goes_on && state.is_exhausted() {
                     self.has_begun_next = true;
-                    self.readers.next.begin(&self.readers, self.partition);
+                    let metrics = self.metrics.reads.clone();
+                    self.readers.next.begin(&self.readers, self.partition, metrics);
                 }
             }
             self.finish(&ranges, reads, hit_bytes).await
@@ -196,7 +198,7 @@ impl FileReader {
 
     fn start(&self, range: Range<u64>) -> Read {
         let read = self.source.start(range);
-        self.metrics.started(&read, false);
+        self.metrics.reads.started(&read, false);
         read
     }
 
@@ -206,11 +208,8 @@ impl FileReader {
         let (external, demand) = (|error| ParquetError::External(Box::new(error)), &self.readers.demand);
         let Some(ahead) = &mut self.ahead else {
             self.tracking = demand.tracking();
-            self.ahead = Some(match self.readers.next.take(&self.file).await {
-                Some(begun) => {
-                    begun.reads().for_each(|read| self.metrics.started(read, true));
-                    begun
-                }
+            self.ahead = Some(match self.readers.next.take(self.partition, &self.file).await {
+                Some(begun) => begun,
                 None => self.readers.ahead(&*self.source, &self.file, chunks).map_err(external)?,
             });
             return Ok(());
@@ -251,7 +250,7 @@ impl FileReader {
 impl Drop for FileReader {
     fn drop(&mut self) {
         if let Some(ahead) = &mut self.ahead {
-            self.metrics.in_vain(ahead.take_dropped_bytes() + ahead.unrequested_bytes());
+            self.metrics.reads.in_vain(ahead.take_dropped_bytes() + ahead.unrequested_bytes());
         }
     }
 }

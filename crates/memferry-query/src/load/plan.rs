@@ -71,15 +71,17 @@ pub(super) async fn from_plan_in_sections(
     }
     let mut partitions = vec![Vec::new(); count.max(1)];
     while let Some(joined) = tasks.join_next().await {
-        // Nobody else stops these tasks: they end or panic.
-        match joined.unwrap_or_else(|error| panic::resume_unwind(error.into_panic())) {
-            Ok((partition, groups)) => partitions[partition] = groups,
-            Err(error) => {
-                // Who sees the error has the memory of all tasks again.
-                tasks.shutdown().await;
-                return Err(error);
-            }
+        if let Ok(Ok((partition, groups))) = joined {
+            partitions[partition] = groups;
+            continue;
         }
+        // The memory of all tasks is free before the error returns.
+        tasks.shutdown().await;
+        // Nobody else stops these tasks: they end or panic.
+        return Err(match joined {
+            Ok(result) => result.expect_err("matched above"),
+            Err(error) => panic::resume_unwind(error.into_panic()),
+        });
     }
     Ok(TableData::new(plan.schema(), partitions, layout.home))
 }

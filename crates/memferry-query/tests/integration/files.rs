@@ -11,8 +11,9 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, S
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Int64Type};
 use arrow::util::pretty::pretty_format_batches;
-use datafusion::physical_plan::{collect, displayable};
+use datafusion::physical_plan::{ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::SessionContext;
+use futures::StreamExt;
 use memferry::internals::DiskFaults;
 use memferry::mover::{StorageEngine, StorageOptions};
 use memferry::topology::Machine;
@@ -315,7 +316,6 @@ async fn a_slow_store_is_read_by_several_requests_at_a_time() {
 async fn the_next_file_is_read_while_one_is_decoded() {
     // One row group each: within a file nothing can be read ahead.
     let files: Vec<Vec<u8>> = (0..10).map(|file| parquet(&[batch(file * 1000..(file + 1) * 1000)])).collect();
-    let mut times = vec![];
     for settings in ["memferry.read_ahead = false", "memferry.read_ahead = true"] {
         let store = TestStore::new(Duration::from_millis(30));
         for (index, content) in files.iter().enumerate() {
@@ -329,22 +329,55 @@ async fn the_next_file_is_read_while_one_is_decoded() {
             "select sum(amount), max(upper(text)) from t",
             "select max(upper(text)) from t where mixed + id > 5",
         ] {
-            let start = Instant::now();
             let (_, report) = run(&context, sql).await.unwrap();
-            times.push(start.elapsed());
             assert_eq!((report.bytes_in_vain, report.requests), (0, 10), "{report:?}");
             let is_ahead = report.bytes_hit * 10 > report.bytes_requested * 8;
             assert_eq!(is_ahead, settings.ends_with("true"), "{report:?}");
         }
     }
-    let ratio = (times[0] + times[1]).as_secs_f64() / (times[2] + times[3]).as_secs_f64();
-    assert!(ratio > 1.4, "10 files of 30 ms each, in turn and ahead: {times:?}");
     // A limit may end the scan before the next file.
     let content = files[0].clone();
     let (_directory, path) = directory_with(&[("a.parquet", content.clone()), ("b.parquet", content)]);
     let context = context(path.to_str().unwrap(), &["datafusion.execution.target_partitions = 1"]).await;
     let (_, report) = run(&context, "select text from t limit 5").await.unwrap();
     assert_eq!(report.bytes_read, report.bytes_requested, "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_file_of_a_partition_is_of_its_own_files_without_work_stealing() {
+    let content = parquet(&[batch(0..1000)]);
+    let names = ["a.parquet", "b.parquet", "c.parquet", "d.parquet"];
+    let (_directory, path) = directory_with(&names.map(|name| (name, content.clone())));
+    for steals in [true, false] {
+        let steals_setting = format!("datafusion.execution.enable_file_stream_work_stealing = {steals}");
+        let settings = ["datafusion.optimizer.repartition_file_scans = false", &steals_setting];
+        let context = context(path.to_str().unwrap(), &settings).await;
+        let plan = context.sql("select text from t").await.unwrap().create_physical_plan().await.unwrap();
+        assert_eq!(plan.output_partitioning().partition_count(), 2);
+        let batches: Vec<_> = plan.execute(1, context.task_ctx()).unwrap().collect().await;
+        let rows: usize = batches.iter().map(|batch| batch.as_ref().unwrap().num_rows()).sum();
+        assert_eq!(rows, if steals { 4000 } else { 2000 });
+        let report = FileReport::of(plan.as_ref());
+        assert_eq!((report.bytes_in_vain, report.bytes_read), (0, report.bytes_requested), "{report:?}");
+        assert!(report.bytes_hit > 0, "{report:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn first_reads_of_a_file_that_is_not_opened_are_counted() {
+    let content = parquet(&[batch(0..1000)]);
+    let (_directory, path) = directory_with(&["a.parquet", "b.parquet"].map(|name| (name, content.clone())));
+    let context = context(path.to_str().unwrap(), &["datafusion.execution.target_partitions = 1"]).await;
+    let plan = context.sql("select text from t").await.unwrap().create_physical_plan().await.unwrap();
+    let mut batches = plan.execute(0, context.task_ctx()).unwrap();
+    batches.next().await.unwrap().unwrap();
+    let report = || FileReport::of(plan.as_ref());
+    let bytes = chunk_bytes(&content, 0..1, &[3]);
+    wait_until(|| report().bytes_in_vain > 0).await;
+    drop(batches);
+    let report = report();
+    assert_eq!((report.bytes_requested, report.bytes_in_vain), (bytes, bytes), "{report:?}");
+    assert_eq!((report.bytes_read, report.bytes_read_ahead), (2 * bytes, bytes), "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -853,6 +886,24 @@ async fn damaged_pages_name_the_file_the_row_group_and_the_columns() {
             assert!(error.contains(place), "{error}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_is_named_and_not_the_one_before() {
+    let content = parquet(&[batch(0..ROWS)]);
+    let (_directory, path) =
+        directory_with(&[("a.parquet", content.clone()), ("b.parquet", content.clone())]);
+    let settings =
+        ["datafusion.execution.target_partitions = 1", "datafusion.execution.collect_statistics = false"];
+    let context = context(path.to_str().unwrap(), &settings).await;
+    // The schema of the table is known. That in the footer is no longer base64, which DataFusion sees when it opens the file.
+    let key = b"ARROW:schema";
+    let start = content.windows(key.len()).position(|bytes| bytes == key).unwrap() + 40;
+    let mut damaged = content.clone();
+    damaged[start..start + 8].fill(b'!');
+    fs::write(path.join("b.parquet"), &damaged).unwrap();
+    let error = run(&context, "select max(upper(text)) from t").await.unwrap_err();
+    assert!(error.contains("b.parquet is damaged: "), "{error}");
 }
 
 #[tokio::test]
