@@ -312,6 +312,8 @@ async fn a_consumer_on_the_domain_of_a_partition_needs_no_hop() {
 async fn each_scan_on_domains_runs_there() {
     let Some(domains) = two_domains() else { return };
     let context = on(&domains, Prefetch::Off, "opportunistic", "any").await;
+    // Otherwise DataFusion would put an exchange above the table of one partition.
+    set(&context, "datafusion.execution.target_partitions = 1").await;
     register_table(&context, "whole", table_of(&two_tiers(), 8 * 1024, 1, 1024));
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     let here = Arc::clone(&seen);
@@ -324,7 +326,7 @@ async fn each_scan_on_domains_runs_there() {
         ("select seen(a) from t union all select seen(b) from whole", 2),
         (
             "select x, count(*) from (select seen(a) as x from t union all select seen(b) from whole) group by x",
-            4,
+            3,
         ),
     ] {
         let plan = planned(&context, sql).await;
