@@ -27,7 +27,11 @@ pub struct SessionOptions {
     pub domains: Option<Arc<QueryDomains>>,
     /// Where queries run.
     pub binding: Binding,
-    /// Which row groups a scan claims after those of its own domain.
+    /// Which row groups a scan claims after those of its own domain. The default reaches the socket of the rows only: for
+    /// tables with one home on a machine with several sockets, choose [`Stealing::Any`].
+    ///
+    /// The partitions of a plan share row groups if they are executed with one `TaskContext`. Each further context reads all
+    /// rows again, up to the whole table in one partition.
     pub stealing: Stealing,
 }
 

@@ -209,6 +209,12 @@ impl Claimer {
         self.domain
     }
 
+    /// Claims the next item of its own queue, and steals none: for items that the worker takes ahead of its work.
+    pub fn next_own(&mut self) -> Option<Claim> {
+        let index = self.shared.queues[self.worker].take_first()?;
+        Some(self.claimed(index))
+    }
+
     /// The numbers of items that it has claimed so far.
     pub fn counts(&self) -> ClaimCounts {
         self.counts
@@ -262,8 +268,10 @@ impl Iterator for Claimer {
     type Item = Claim;
 
     fn next(&mut self) -> Option<Claim> {
-        let index = self.shared.queues[self.worker].take_first().or_else(|| self.steal())?;
-        Some(self.claimed(index))
+        self.next_own().or_else(|| {
+            let index = self.steal()?;
+            Some(self.claimed(index))
+        })
     }
 }
 
@@ -314,7 +322,9 @@ mod tests {
         let mut claimers = claims(&xeon_max(), Stealing::Off, &[2, 2, 0], &[2, 0, 2, 2, 2, 2]);
         assert_eq!(items(&mut claimers[2], 9), [1]);
         assert_eq!(items(&mut claimers[0], 1), [0]);
-        assert_eq!(items(&mut claimers[1], 9), [4, 5, 3, 2]);
+        assert_eq!([claimers[1].next_own(), claimers[1].next_own()].map(|it| it.unwrap().item), [4, 5]);
+        assert!(claimers[1].next_own().is_none());
+        assert_eq!(items(&mut claimers[1], 9), [3, 2]);
         assert!(claimers[0].next().is_none());
         assert_eq!(claimers[1].counts(), ClaimCounts { own: 4, ..ClaimCounts::default() });
     }

@@ -11,7 +11,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as SqlStatement;
 use memferry_bench_query::{CarriedBytes, QueryTiers, tiered_session};
 use memferry_query::files::{self, FileReport};
-use memferry_query::schedule::Domains;
+use memferry_query::schedule::{Binding, Domains};
 use memferry_query::{MemferryOptions, Prefetch, QueryDomains, ScanReport, SessionOptions};
 
 use super::answer::{Answer, Discarded, Planned, Printed};
@@ -60,14 +60,18 @@ pub(super) struct Session<'a> {
     includes: usize,
 }
 
-/// The domains of this machine, each node divided into so many; none of a machine that is only described.
-fn domains(tiers: &QueryTiers, per_node: usize) -> Result<Option<Arc<QueryDomains>>> {
+/// The domains of this machine, each node divided into so many; none of a machine that is only described, and none where
+/// they are not known and not asked for.
+fn domains(tiers: &QueryTiers, arguments: &Arguments) -> Result<Option<Arc<QueryDomains>>> {
     let machine = tiers.machine();
     if !machine.is_this_machine() {
         return Ok(None);
     }
-    let domains = Domains::of(machine).and_then(|domains| domains.split(per_node)).map_err(usage)?;
-    Ok(Some(QueryDomains::new(domains)))
+    let domains = match Domains::of(machine) {
+        Err(_) if arguments.binding == Binding::None => return Ok(None),
+        domains => domains.and_then(|domains| domains.split(arguments.domains_per_node)),
+    };
+    Ok(Some(QueryDomains::new(domains.map_err(usage)?)))
 }
 
 impl<'a> Session<'a> {
@@ -81,7 +85,7 @@ impl<'a> Session<'a> {
         let options = SessionOptions {
             prefetch: arguments.prefetch,
             tiers: Some(Arc::clone(&tiers.tiers)),
-            domains: domains(&tiers, arguments.domains_per_node)?,
+            domains: domains(&tiers, arguments)?,
             binding: arguments.binding,
             stealing: arguments.stealing,
             ..session_options(arguments.partitions)

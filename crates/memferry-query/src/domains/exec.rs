@@ -105,7 +105,7 @@ impl ExecutionPlan for DomainExec {
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let domain = self.domains[partition % self.domains.len()];
         let input = {
-            // What operators spawn while they are executed runs on the domain too.
+            // Tasks that operators spawn in execute run on the domain too.
             let _runtime = self.scheduler.handle(Some(domain)).enter();
             self.input.execute(partition, context)?
         };
@@ -184,8 +184,10 @@ impl Stream for Handed {
                 }
                 poll
             }
-            // `start` has panicked.
-            State::Waiting(_) | State::Changing => Poll::Ready(None),
+            State::Waiting(_) | State::Changing => Poll::Ready(Some(internal_err!(
+                "the partition panicked when it began on domain {}",
+                this.domain
+            ))),
         }
     }
 }
@@ -193,5 +195,35 @@ impl Stream for Handed {
 impl RecordBatchStream for Handed {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use datafusion::physical_plan::EmptyRecordBatchStream;
+    use futures::FutureExt;
+    use memferry::topology::Machine;
+    use memferry_schedule::{Binding, Domains};
+
+    use super::*;
+
+    /// It once ended as if it had no rows.
+    #[test]
+    fn a_partition_that_panicked_when_it_began_fails() {
+        let domains = Domains::of(&Machine::discover().unwrap()).unwrap();
+        let schema = Arc::new(arrow::datatypes::Schema::empty());
+        let mut handed = Handed {
+            state: State::Waiting(Box::pin(EmptyRecordBatchStream::new(Arc::clone(&schema)))),
+            schema,
+            domain: domains.len(),
+            scheduler: Scheduler::start(domains, Binding::Opportunistic).unwrap(),
+            hops: Count::new(),
+        };
+        let mut poll = || handed.next().now_or_never();
+        assert!(catch_unwind(AssertUnwindSafe(&mut poll)).is_err(), "there is no such domain");
+        let error = poll().unwrap().unwrap().unwrap_err();
+        assert!(error.to_string().contains("the partition panicked"), "{error}");
     }
 }

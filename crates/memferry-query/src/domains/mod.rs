@@ -4,12 +4,16 @@
 //! binding         plan                                                where
 //! none            as DataFusion made it                               the caller's runtime
 //! preferred       ... ─▶ DomainExec ─▶ scan                           scans on domains, the rest on the caller's runtime
-//! opportunistic   exchange ─▶ DomainExec ─▶ operators ─▶ scan         all that lies between two exchanges on one domain
+//! opportunistic   exchange ─▶ DomainExec ─▶ operators ─▶ scan         all from a scan to the next exchange on one domain
 //! always          as opportunistic, and DomainExec over the plan      the same, each worker on one CPU
 //! ```
 //!
-//! An *exchange* is a `RepartitionExec`, `CoalescePartitionsExec` or `SortPreservingMergeExec`. Rows are few there, since
-//! filters and partial aggregates run below it. Scans of tables in memory claim row groups (`scan::claims`).
+//! An *exchange* is a `RepartitionExec`, `CoalescePartitionsExec` or `SortPreservingMergeExec`; a `UnionExec` counts as one.
+//! Filters and partial aggregates run below it, so rows are often few there, but a partitioned join exchanges its inputs
+//! whole. With `opportunistic` a plan without an exchange above a scan has a `DomainExec` at its root.
+//!
+//! A `RepartitionExec` starts its tasks, which hash the rows, at the first poll of any of its outputs, on the runtime of that
+//! poll. Scans of tables in memory claim row groups (`scan::claims`).
 
 mod exec;
 mod rule;

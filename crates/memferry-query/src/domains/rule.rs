@@ -10,6 +10,7 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use memferry_schedule::{Binding, Scheduler, Stealing};
 
@@ -33,7 +34,7 @@ impl PhysicalOptimizerRule for PlaceOnDomains {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        // Also what statements such as SET become, which must be able to change a setting that cannot be met.
+        // SET becomes an EmptyExec, and must work while a setting is invalid.
         if plan.downcast_ref::<EmptyExec>().is_some() {
             return Ok(plan);
         }
@@ -53,11 +54,11 @@ impl PhysicalOptimizerRule for PlaceOnDomains {
         }
         let scheduler =
             self.0.scheduler(binding).map_err(|error| DataFusionError::External(Box::new(error)))?;
-        // The caller's runtime has no part in such a query but to take its rows.
+        // The caller's runtime only takes the rows of such a query.
         let is_whole = is_confined || binding == Binding::Always;
         let place = Place { scheduler, chosen: chosen.into(), stealing: options.stealing.0, is_whole };
-        let (plan, _) = place.placed(plan)?;
-        Ok(if is_whole { place.on_domain(plan) } else { plan })
+        let Placed { plan, is_exposed, .. } = place.placed(plan)?;
+        Ok(if is_whole || is_exposed { place.on_domain(plan) } else { plan })
     }
 
     fn name(&self) -> &str {
@@ -78,26 +79,39 @@ struct Place {
     is_whole: bool,
 }
 
+struct Placed {
+    plan: Arc<dyn ExecutionPlan>,
+    /// Whether it reads enough for a hop: a hop costs up to 134 us a batch.
+    is_large: bool,
+    /// Whether a scan on domains has no `DomainExec` above it yet.
+    is_exposed: bool,
+}
+
 impl Place {
-    /// A plan on domains, and whether it reads enough for a hop: a hop costs up to 134 us a batch.
-    fn placed(&self, plan: Arc<dyn ExecutionPlan>) -> Result<(Arc<dyn ExecutionPlan>, bool)> {
+    fn placed(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Placed> {
         if let Some(scan) = plan.downcast_ref::<TieredScanExec>() {
             if !self.is_whole && scan.row_groups_count() < self.scheduler.domains().len() {
-                return Ok((plan, false));
+                return Ok(Placed { plan, is_large: false, is_exposed: false });
             }
             let scan = Arc::new(scan.on_domains(self.scheduler.domains(), &self.chosen, self.stealing));
             let is_alone = self.scheduler.binding() == Binding::Preferred;
-            return Ok((if is_alone { self.on_domain(scan) } else { scan }, true));
+            let plan = if is_alone { self.on_domain(scan) } else { scan };
+            return Ok(Placed { plan, is_large: true, is_exposed: !is_alone });
         }
         let mut is_large = plan.children().is_empty() && self.is_whole;
+        let mut is_exposed = false;
         let hops = self.scheduler.binding() != Binding::Preferred && is_exchange(plan.as_ref());
         let children = plan.children().into_iter().cloned().map(|child| {
-            let (child, is_large_child) = self.placed(child)?;
-            is_large |= is_large_child;
-            Ok(if hops && is_large_child { self.on_domain(child) } else { child })
+            let child = self.placed(child)?;
+            is_large |= child.is_large;
+            if hops && child.is_large {
+                return Ok(self.on_domain(child.plan));
+            }
+            is_exposed |= child.is_exposed;
+            Ok(child.plan)
         });
         let children = children.collect::<Result<Vec<_>>>()?;
-        Ok((replace_children_if_necessary(plan, children)?, is_large))
+        Ok(Placed { plan: replace_children_if_necessary(plan, children)?, is_large, is_exposed })
     }
 
     fn on_domain(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
@@ -108,8 +122,10 @@ impl Place {
     }
 }
 
+/// Whether the partitions of `plan` are not those of its inputs. A `UnionExec` shifts them.
 fn is_exchange(plan: &dyn ExecutionPlan) -> bool {
     plan.downcast_ref::<RepartitionExec>().is_some()
+        || plan.downcast_ref::<UnionExec>().is_some()
         || plan.downcast_ref::<CoalescePartitionsExec>().is_some()
         || plan.downcast_ref::<SortPreservingMergeExec>().is_some()
 }

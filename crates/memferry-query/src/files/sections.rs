@@ -8,7 +8,7 @@ use datafusion::datasource::listing::{FileRange, PartitionedFile};
 use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, FileSource};
 use datafusion::datasource::source::DataSourceExec;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
 use object_store::ObjectMeta;
 use parquet::file::metadata::{PageIndexPolicy, RowGroupMetaData};
 
@@ -16,6 +16,7 @@ use super::contain::ContainExec;
 use super::factory::Readers;
 use super::metrics::parquet_scan;
 use crate::data::Layout;
+use crate::domains::DomainExec;
 
 /// How far a load reads ahead in each partition. No query waits meanwhile, and decoding is slower than most disks.
 const WINDOW_BYTES: u64 = 8 << 20;
@@ -45,7 +46,9 @@ impl SectionScan {
     ///
     /// Cost: the footers of the files, unless the session has them.
     pub(crate) async fn of(plan: &Arc<dyn ExecutionPlan>, layout: &Layout) -> Result<Option<SectionScan>> {
-        let Some(contain) = plan.downcast_ref::<ContainExec>() else { return Ok(None) };
+        let on_domain = plan.downcast_ref::<DomainExec>();
+        let scan = on_domain.map_or(plan, |hop| hop.children()[0]);
+        let Some(contain) = scan.downcast_ref::<ContainExec>() else { return Ok(None) };
         let Some((config, source)) = parquet_scan(contain.scan()) else { return Ok(None) };
         let mut files: Vec<PartitionedFile> = Vec::new();
         let parts = || config.file_groups.iter().flat_map(FileGroup::files);
@@ -102,8 +105,13 @@ impl SectionScan {
             keep: false,
             ..(*contain.readers).clone()
         };
-        let plan = ContainExec::over(&config, source.clone(), readers, None);
-        Ok(Some(SectionScan { plan: Arc::new(plan), partitions }))
+        let scan: Arc<dyn ExecutionPlan> =
+            Arc::new(ContainExec::over(&config, source.clone(), readers, None));
+        let plan = match on_domain {
+            Some(_) => replace_children_if_necessary(Arc::clone(plan), vec![scan])?,
+            None => scan,
+        };
+        Ok(Some(SectionScan { plan, partitions }))
     }
 }
 

@@ -1,7 +1,13 @@
 //! The row groups of a scan as items that its partitions claim.
 //!
-//! Claims belong to one execution of the plan: its `TaskContext`, which all partitions share. A partition that is executed
-//! twice begins another round. So a plan that runs again, or twice at once, reads all its rows each time.
+//! Claims belong to one execution of the plan: its `TaskContext`, which all partitions share. So a plan that runs again
+//! reads all its rows each time, also twice at once if each run has its own context.
+//!
+//! A partition that is executed twice in a context begins another round, and rounds that no partition reads any more are
+//! dropped then. Two runs at once in one context can take partitions of each other's round.
+//!
+//! Each context begins its own round: partitions that are executed with contexts of their own share nothing, and each can
+//! read all row groups.
 //!
 //! Without `datafusion.execution.enable_file_stream_work_stealing` a partition reads its own row groups only, also if no
 //! other one ever runs.
@@ -40,6 +46,8 @@ struct Round {
     context: Weak<TaskContext>,
     /// Of each partition that has not been executed.
     claimers: Vec<Option<Claimer>>,
+    /// Shared with the partitions that run.
+    running: Arc<()>,
 }
 
 /// A clone belongs to another plan.
@@ -89,22 +97,36 @@ impl RowGroupClaims {
         self.items.stealing
     }
 
-    fn claimer(&self, partition: usize, context: &Arc<TaskContext>) -> Claimer {
+    fn claimer(&self, partition: usize, context: &Arc<TaskContext>) -> RunningClaimer {
         let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_running =
-            |round: &Round| round.context.strong_count() > 0 && round.claimers.iter().any(Option::is_some);
-        rounds.retain(is_running);
-        let of_context = rounds.iter_mut().filter(|round| round.context.as_ptr() == Arc::as_ptr(context));
-        if let Some(claimer) = of_context.into_iter().find_map(|round| round.claimers[partition].take()) {
-            return claimer;
+        let is_of_context = |round: &Round| round.context.as_ptr() == Arc::as_ptr(context);
+        rounds.retain(|round| {
+            let is_over = is_of_context(round)
+                && round.claimers[partition].is_none()
+                && Arc::strong_count(&round.running) == 1;
+            !is_over && round.context.strong_count() > 0 && round.claimers.iter().any(Option::is_some)
+        });
+        for round in rounds.iter_mut().filter(|round| is_of_context(round)) {
+            if let Some(claimer) = round.claimers[partition].take() {
+                return RunningClaimer { claimer, _running: Arc::clone(&round.running) };
+            }
         }
         let Items { domains, stealing, workers, homes, .. } = &*self.items;
         let dealt = claims(domains, *stealing, workers, homes);
         let mut claimers: Vec<_> = dealt.into_iter().map(Some).collect();
         let claimer = claimers[partition].take().expect("each worker has one");
-        rounds.push(Round { context: Arc::downgrade(context), claimers });
-        claimer
+        let running = Arc::new(());
+        let round = Round { context: Arc::downgrade(context), claimers, running: Arc::clone(&running) };
+        rounds.push(round);
+        RunningClaimer { claimer, _running: running }
     }
+}
+
+/// The claimer of a partition that runs. Its round lasts as long.
+#[derive(Debug)]
+struct RunningClaimer {
+    claimer: Claimer,
+    _running: Arc<()>,
 }
 
 /// The domains beside the rows: that of their node, or all parts of it. Partitions lie in them in turns.
@@ -126,7 +148,7 @@ pub(super) struct Places {
     /// `None` for a scan that is not on domains.
     items: Option<Arc<Items>>,
     /// `None`: the partition reads its own row groups.
-    claimer: Option<Claimer>,
+    claimer: Option<RunningClaimer>,
     partition: usize,
     /// Row groups of the partitions before this one.
     groups_before: usize,
@@ -156,9 +178,10 @@ impl Places {
         Some(self.items.as_ref()?.workers[self.partition])
     }
 
-    pub(super) fn next(&mut self, data: &TableData) -> Option<Place> {
-        if let (Some(items), Some(claimer)) = (&self.items, &mut self.claimer) {
-            let claim = claimer.next()?;
+    /// The next row group; of another partition only if it `may_steal` and has no own ones left.
+    pub(super) fn next(&mut self, data: &TableData, may_steal: bool) -> Option<Place> {
+        if let (Some(items), Some(RunningClaimer { claimer, .. })) = (&self.items, &mut self.claimer) {
+            let claim = if may_steal { claimer.next() } else { claimer.next_own() }?;
             let (partition, index) = items.groups[claim.item];
             return Some(Place { partition, index, number: claim.item, distance: Some(claim.distance) });
         }

@@ -50,7 +50,7 @@ pub(super) fn start(
     let schema = scan.schema();
     let mut scan = PartitionScan::try_new(scan, partition, context)?;
     if scan.prefetch.is_some() {
-        scan.open_groups();
+        scan.open_groups(false);
     }
     let batches = stream::try_unfold(scan, async |mut scan| {
         let batch = scan.next_batch().await?;
@@ -262,7 +262,7 @@ impl PartitionScan {
             if self.window.front().is_some_and(|group| group.rows_done == group.rows) {
                 self.close_group();
             }
-            self.open_groups();
+            self.open_groups(true);
             if self.window.is_empty() {
                 return Ok(None);
             }
@@ -272,10 +272,11 @@ impl PartitionScan {
         }
     }
 
-    /// Requests the columns of row groups until the window is full.
-    fn open_groups(&mut self) {
+    /// Requests the columns of row groups until the window is full. A partition steals only when it has nothing to read:
+    /// partitions that are executed after it would otherwise find their row groups open elsewhere.
+    fn open_groups(&mut self, may_steal: bool) {
         while self.window.len() < self.window_groups
-            && let Some(place) = self.places.next(&self.columns.data)
+            && let Some(place) = self.places.next(&self.columns.data, may_steal && self.window.is_empty())
         {
             let group = &self.columns.data.partitions()[place.partition][place.index];
             let regions = &self.columns.regions[place.partition][place.index];

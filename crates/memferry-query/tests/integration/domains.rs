@@ -14,19 +14,21 @@ use datafusion::prelude::SessionContext;
 use futures::{FutureExt, StreamExt};
 use memferry::topology::Machine;
 use memferry_query::{
-    DomainExec, Prefetch, QueryDomains, SessionOptions, TieredScanExec, TieredTable, session,
+    DomainExec, Prefetch, QueryDomains, SessionOptions, TableData, TieredScanExec, TieredTable, session,
 };
 use memferry_schedule::{Binding, Domains};
 use memferry_testing::{Needs, skip};
 
 use crate::dsa_support::Dsa;
-use crate::prefetch::{PARTITIONS, QUERIES, explain, options, plain, run, set, table, tiers, two_tiers};
+use crate::prefetch::{
+    PARTITIONS, QUERIES, explain, options, plain, run, set, table, table_of, tiers, two_tiers,
+};
 
 const BINDINGS: [&str; 4] = ["none", "preferred", "opportunistic", "always"];
 const STEALING: [&str; 4] = ["off", "neighbour", "any", "bulk(3)"];
 
 /// One CPU each, of the first node; `None` with fewer CPUs.
-fn two_domains() -> Option<Arc<QueryDomains>> {
+pub(crate) fn two_domains() -> Option<Arc<QueryDomains>> {
     let domains = Domains::of(&Machine::discover().unwrap()).unwrap();
     let domains = domains.on(&[domains[0].cpu_node]).unwrap().split(2);
     if domains.is_err() {
@@ -43,12 +45,15 @@ async fn on(
     stealing: &str,
 ) -> SessionContext {
     let context = session(&SessionOptions { domains: Some(Arc::clone(domains)), ..options(prefetch) });
-    let machine = two_tiers();
-    let table = TieredTable::try_new(table(&machine), tiers(&machine, Dsa::None)).unwrap();
-    context.register_table("t", Arc::new(table)).unwrap();
+    register_table(&context, "t", table(&two_tiers()));
     set(&context, &format!("memferry.binding = '{binding}'")).await;
     set(&context, &format!("memferry.stealing = '{stealing}'")).await;
     context
+}
+
+fn register_table(context: &SessionContext, name: &str, data: Arc<TableData>) {
+    let table = TieredTable::try_new(data, tiers(&two_tiers(), Dsa::None)).unwrap();
+    context.register_table(name, Arc::new(table)).unwrap();
 }
 
 /// Registers `name`, which calls `look` for each batch and returns its argument.
@@ -235,6 +240,101 @@ async fn partitions_run_alone_in_any_order_and_again() {
         of_one.sort_unstable();
         of_other.sort_unstable();
         assert!(of_one == all && of_other == all, "{stealing}");
+    }
+}
+
+/// The scan of a plan.
+fn scan_of(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
+    if plan.downcast_ref::<TieredScanExec>().is_some() { plan } else { scan_of(plan.children()[0]) }
+}
+
+/// Its row groups were once read by the next execution in the same context, which had them from its own partitions too.
+#[tokio::test]
+async fn an_execution_that_was_dropped_early_leaves_no_claims() {
+    let Some(domains) = two_domains() else { return };
+    let all_partitions: Vec<usize> = (0..PARTITIONS).collect();
+    for stealing in STEALING {
+        let context = on(&domains, Prefetch::Off, "preferred", stealing).await;
+        let plan = planned(&context, "select a from t").await;
+        let (scan, task) = (scan_of(&plan).as_ref(), context.task_ctx());
+        for dropped in [vec![0], vec![1, 0], vec![0, 0, 0]] {
+            for partition in dropped {
+                let mut stream = scan.execute(partition, Arc::clone(&task)).unwrap();
+                stream.next().await.unwrap().unwrap();
+            }
+            assert_eq!(rows(scan, &task, &all_partitions).await.len(), 20_000, "{stealing}");
+        }
+    }
+}
+
+/// Partitions that were executed first once opened the row groups of the others for their windows.
+#[tokio::test]
+async fn a_partition_opens_its_own_row_groups_ahead_and_steals_none() {
+    const COUNT: usize = 4;
+    let Some(domains) = two_domains() else { return };
+    for stealing in STEALING {
+        let context = on(&domains, Prefetch::Always, "preferred", stealing).await;
+        register_table(&context, "groups", table_of(&two_tiers(), COUNT as i64 * 1024, COUNT, 1024));
+        let plan = planned(&context, "select b from groups where a >= 0").await;
+        let (scan, task) = (scan_of(&plan), context.task_ctx());
+        let streams: Vec<_> =
+            (0..COUNT).map(|partition| scan.execute(partition, Arc::clone(&task)).unwrap()).collect();
+        for stream in streams {
+            let rows: usize =
+                stream.map(|batch| batch.unwrap().num_rows()).collect::<Vec<_>>().await.iter().sum();
+            assert_eq!(rows, 1024, "{stealing}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_on_the_domain_of_a_partition_needs_no_hop() {
+    let Some(domains) = two_domains() else { return };
+    let context = on(&domains, Prefetch::Off, "opportunistic", "any").await;
+    let scheduler = domains.scheduler(Binding::Opportunistic).unwrap();
+    for consumer in [0, 1] {
+        let plan = planned(&context, "select a from t").await;
+        let mut stream = plan.execute(1, context.task_ctx()).unwrap();
+        let rows = scheduler.spawn(Some(consumer), async move {
+            let mut rows = 0;
+            while let Some(batch) = stream.next().await {
+                rows += batch.unwrap().num_rows();
+            }
+            rows
+        });
+        assert!(rows.await.unwrap() > 0);
+        assert_eq!(metric(plan.as_ref(), "hops") > 0, consumer == 0);
+    }
+}
+
+/// A scan says on which domain it runs, also in a plan without an exchange, or with a union.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_scan_on_domains_runs_there() {
+    let Some(domains) = two_domains() else { return };
+    let context = on(&domains, Prefetch::Off, "opportunistic", "any").await;
+    // Otherwise DataFusion would put an exchange above the table of one partition.
+    set(&context, "datafusion.execution.target_partitions = 1").await;
+    register_table(&context, "whole", table_of(&two_tiers(), 8 * 1024, 1, 1024));
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    let here = Arc::clone(&seen);
+    register(&context, "seen", move |_| {
+        here.lock().unwrap().insert(std::thread::current().name().unwrap_or_default().to_owned());
+    });
+    for (sql, hops) in [
+        ("select seen(a) from t where b > 7", 1),
+        ("select seen(a) from whole", 1),
+        ("select seen(a) from t union all select seen(b) from whole", 2),
+        (
+            "select x, count(*) from (select seen(a) as x from t union all select seen(b) from whole) group by x",
+            3,
+        ),
+    ] {
+        let plan = planned(&context, sql).await;
+        let shown = displayable(plan.as_ref()).indent(true).to_string();
+        assert_eq!(count::<DomainExec>(plan.as_ref()), hops, "{shown}");
+        collect(plan, context.task_ctx()).await.unwrap();
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        assert!(!seen.is_empty() && seen.iter().all(|name| name.starts_with("domain-")), "{sql}: {seen:?}");
     }
 }
 

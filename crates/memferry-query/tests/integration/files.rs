@@ -26,6 +26,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use tokio::task::JoinHandle;
 
+use crate::domains::two_domains;
 use crate::store_support::{Fault, TestStore};
 
 const ROWS: i64 = 20_000;
@@ -626,6 +627,37 @@ async fn queries_use_what_is_loaded_and_read_the_rest() {
     assert!(report.bytes_requested > 0);
     context.deregister_table("t").unwrap();
     assert_eq!(Arc::strong_count(&table), 1, "a load that has ended holds its table, and so the memory");
+}
+
+/// A load on domains was once ready at its end only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn queries_use_what_is_loaded_on_domains() {
+    let Some(domains) = two_domains() else { return };
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+    let machine = Arc::new(Machine::discover().unwrap());
+    let tiers = Tiers::builder(Arc::clone(&machine)).build().unwrap();
+    let layout = Layout { partitions: 1, row_group_rows: 1024, ..Layout::new(machine, tiers.home()) };
+    let scan = "select count(*), sum(id), count(text) from t";
+    for (binding, confined) in
+        [("none", ""), ("preferred", ""), ("opportunistic", ""), ("always", ""), ("opportunistic", "1")]
+    {
+        let options = SessionOptions { domains: Some(Arc::clone(&domains)), ..SessionOptions::default() };
+        let context = session(&options);
+        let settings =
+            [format!("memferry.binding = '{binding}'"), format!("memferry.domains = '{confined}'")];
+        set(&context, &settings.each_ref().map(String::as_str)).await;
+        register(&context, "t", path.to_str().unwrap()).await.unwrap();
+        let (expected, whole) = run(&context, scan).await.unwrap();
+        let table = loading_table(&context, &tiers).await;
+        let (release, load) = load_until(10_500, &table, &context, &layout).await;
+        let (answer, rest) = run(&context, scan).await.unwrap();
+        assert_eq!(answer, expected, "{binding} '{confined}'");
+        let (rest, whole) = (rest.bytes_requested, whole.bytes_requested);
+        assert!(rest > 0 && rest < whole * 2 / 3, "{binding} '{confined}': {rest} of {whole} bytes");
+        drop(release);
+        load.await.unwrap().unwrap();
+        assert_eq!(run(&context, scan).await.unwrap().0, expected, "{binding} '{confined}'");
+    }
 }
 
 /// A disk whose reads fail while it is told so.

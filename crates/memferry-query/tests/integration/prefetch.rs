@@ -89,7 +89,12 @@ pub(crate) fn table(machine: &Arc<Machine>) -> Arc<TableData> {
     table_of(machine, ROWS, PARTITIONS, 1024)
 }
 
-fn table_of(machine: &Arc<Machine>, count: i64, partitions: usize, row_group_rows: usize) -> Arc<TableData> {
+pub(crate) fn table_of(
+    machine: &Arc<Machine>,
+    count: i64,
+    partitions: usize,
+    row_group_rows: usize,
+) -> Arc<TableData> {
     let rows = rows(count);
     let cut = rows.num_rows().div_ceil(partitions);
     let starts = (0..partitions).map(|p| p * cut);
