@@ -2,20 +2,28 @@
 //!
 //! DataFusion evaluates `a AND b AND c` as one expression over each batch. Where few rows pass `a`, it gathers these rows of
 //! all columns for the rest, and puts the results back row by row: more work than comparing the columns whole.
+//!
+//! The filters that hash joins find while they build are conjuncts as well. DataFusion prunes row groups and pages by them,
+//! and passes every other row on to the join.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::datasource::physical_plan::FileSource;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::{Column, DynamicFilterPhysicalExpr, lit};
 use datafusion::physical_expr::split_conjunction;
+use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::coalesce::{LimitedBatchCoalescer, PushBatchStatus};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, replace_children_if_necessary};
-use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
 };
@@ -24,35 +32,155 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
 use futures::{StreamExt, stream};
 
+use super::contain::ContainExec;
+use super::metrics::parquet_scan;
 use crate::options::MemferryOptions;
-use crate::scan::{FilterInput, FilterOptions, RowFilter, Selection, predicate_of};
+use crate::scan::{FilterInput, FilterOptions, RowFilter, Selection, is_literal, is_plain, predicate_of};
 
-/// Does the work of a [`FilterExec`], which it keeps: its predicate, projection, properties and statistics are those.
+/// The dynamic filters that the hash joins of a plan find, by the id of the expression.
+///
+/// Those of other operators are not among them: the filter of a minimum or of a TopK gets stricter with each batch, so it
+/// excludes most by ending the scan, and gathering rows to full batches would delay it.
+pub(super) struct JoinFilters(HashSet<u64>);
+
+impl JoinFilters {
+    /// # Errors
+    /// Those of walking a plan.
+    pub(super) fn of(plan: &Arc<dyn ExecutionPlan>, options: &MemferryOptions) -> Result<Self> {
+        let mut ids = HashSet::new();
+        if options.split_filters && options.dynamic_filters {
+            plan.apply(|node| {
+                if node.downcast_ref::<HashJoinExec>().is_some() {
+                    let filters = node.dynamic_expressions_produced();
+                    ids.extend(filters.iter().filter_map(|filter| filter.expression_id()));
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        Ok(Self(ids))
+    }
+
+    /// Those that DataFusion handed to a scan, over the columns that the scan puts out. A filter over others is left out, and
+    /// so are all of them if the decoder evaluates them.
+    fn at(&self, scan: &ContainExec) -> Result<Vec<Arc<dyn PhysicalExpr>>> {
+        let Some((_, source)) = parquet_scan(scan.scan()) else { return Ok(vec![]) };
+        let Some(predicate) = source.filter() else { return Ok(vec![]) };
+        if self.0.is_empty() || source.table_parquet_options().global.pushdown_filters {
+            return Ok(vec![]);
+        }
+        // Columns that keep their name: another output may have the name of a column and be something else.
+        let output: HashSet<&str> = source
+            .projection()
+            .into_iter()
+            .flatten()
+            .filter(|output| {
+                output.expr.downcast_ref::<Column>().is_some_and(|column| column.name() == output.alias)
+            })
+            .map(|output| output.alias.as_str())
+            .collect();
+        let schema = scan.schema();
+        let mut filters = vec![];
+        for conjunct in split_conjunction(&predicate) {
+            let is_of_join = conjunct
+                .downcast_ref::<DynamicFilterPhysicalExpr>()
+                .and_then(PhysicalExpr::expression_id)
+                .is_some_and(|id| self.0.contains(&id));
+            let is_put_out = || collect_columns(conjunct).iter().all(|column| output.contains(column.name()));
+            if is_of_join && is_put_out() && is_plain(conjunct)? {
+                filters.push(reassign_expr_columns(Arc::clone(conjunct), &schema)?);
+            }
+        }
+        Ok(filters)
+    }
+}
+
+/// Does the work of a [`FilterExec`], which it keeps: its predicate, projection, properties and statistics are those. Rows
+/// that no join wants are left out as well.
 #[derive(Debug, Clone)]
 pub(super) struct ConjunctsExec {
+    /// With the predicate `true` if the plan has no filter above the scan.
     filter: Arc<FilterExec>,
+    /// Filters of joins, over the input.
+    joins: Vec<Arc<dyn PhysicalExpr>>,
     options: FilterOptions,
     metrics: ExecutionPlanMetricsSet,
 }
 
 impl ConjunctsExec {
-    /// `None` where DataFusion evaluates as well: a single conjunct, or one whose results depend on how often it is called.
-    pub(super) fn of(filter: &FilterExec, options: &MemferryOptions) -> Option<Self> {
+    /// In place of a filter above a scan. `None` where DataFusion evaluates as well: a single conjunct, or one whose results
+    /// depend on how often it is called.
+    ///
+    /// # Errors
+    /// Those of rewriting an expression.
+    pub(super) fn of(
+        filter: &FilterExec,
+        joins: &JoinFilters,
+        options: &MemferryOptions,
+    ) -> Result<Option<Self>> {
+        // A scan under joins has had a filter of its own put above it already.
+        let above_scan = filter.input().downcast_ref::<Self>().map(Self::input);
+        let input = above_scan.unwrap_or(filter.input());
+        let Some(scan) = input.downcast_ref::<ContainExec>() else { return Ok(None) };
         let predicate = filter.predicate();
-        if !options.split_filters || is_volatile(predicate) || split_conjunction(predicate).len() < 2 {
-            return None;
+        if !options.split_filters || is_volatile(predicate) {
+            return Ok(None);
         }
+        let joins = joins.at(scan)?;
+        if split_conjunction(predicate).len() + joins.len() < 2 {
+            return Ok(None);
+        }
+        let filter = FilterExecBuilder::from(filter).with_input(Arc::clone(input)).build()?;
+        Ok(Some(Self::new(filter, joins, options)))
+    }
+
+    /// Above a scan of whose rows joins want some. `None` if no join said so.
+    ///
+    /// # Errors
+    /// Those of rewriting an expression.
+    pub(super) fn above(
+        scan: &Arc<dyn ExecutionPlan>,
+        joins: &JoinFilters,
+        options: &MemferryOptions,
+        batch_rows: usize,
+    ) -> Result<Option<Self>> {
+        let joins = scan.downcast_ref().map_or(Ok(vec![]), |scan| joins.at(scan))?;
+        if joins.is_empty() {
+            return Ok(None);
+        }
+        let filter =
+            FilterExecBuilder::new(lit(true), Arc::clone(scan)).with_batch_size(batch_rows).build()?;
+        Ok(Some(Self::new(filter, joins, options)))
+    }
+
+    fn new(filter: FilterExec, joins: Vec<Arc<dyn PhysicalExpr>>, options: &MemferryOptions) -> Self {
         let options = FilterOptions { reorder: options.reorder_filters, sparse: options.sparse_filters };
-        Some(Self { filter: Arc::new(filter.clone()), options, metrics: ExecutionPlanMetricsSet::new() })
+        Self { filter: Arc::new(filter), joins, options, metrics: ExecutionPlanMetricsSet::new() }
+    }
+
+    fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        self.filter.input()
+    }
+
+    /// The conjuncts of the plan's own filter; none if there is no such filter.
+    fn own(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        let mut conjuncts = split_conjunction(self.filter.predicate());
+        conjuncts.retain(|conjunct| !is_literal(conjunct, true));
+        conjuncts
     }
 }
 
 impl DisplayAs for ConjunctsExec {
     fn fmt_as(&self, style: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if matches!(style, DisplayFormatType::Default | DisplayFormatType::Verbose) {
+        let is_line = matches!(style, DisplayFormatType::Default | DisplayFormatType::Verbose);
+        let joins = self.joins.len();
+        if self.own().is_empty() {
+            return if is_line { write!(f, "ConjunctsExec: filters of joins={joins}") } else { Ok(()) };
+        }
+        if is_line {
             f.write_str("ConjunctsExec, in place of ")?;
         }
-        self.filter.fmt_as(style, f)
+        self.filter.fmt_as(style, f)?;
+        if is_line && joins > 0 { write!(f, ", filters of joins={joins}") } else { Ok(()) }
     }
 }
 
@@ -93,7 +221,15 @@ impl ExecutionPlan for ConjunctsExec {
         &self,
         visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        self.filter.apply_expressions(visit)
+        if self.filter.apply_expressions(visit)? == TreeNodeRecursion::Stop {
+            return Ok(TreeNodeRecursion::Stop);
+        }
+        for filter in &self.joins {
+            if visit(filter)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
@@ -105,6 +241,9 @@ impl ExecutionPlan for ConjunctsExec {
         inputs: &[Arc<Statistics>],
         args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
+        if self.own().is_empty() {
+            return Ok(Arc::new(inputs[0].as_ref().clone().to_inexact()));
+        }
         self.filter.statistics_from_inputs(inputs, args)
     }
 
@@ -117,11 +256,10 @@ impl ExecutionPlan for ConjunctsExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let input = self.filter.input().execute(partition, context)?;
-        let conjuncts: Vec<_> =
-            split_conjunction(self.filter.predicate()).into_iter().map(Arc::clone).collect();
+        let input = self.input().execute(partition, context)?;
+        let conjuncts: Vec<_> = self.own().into_iter().chain(&self.joins).map(Arc::clone).collect();
         let schema = input.schema();
-        // Rows and values are for dynamic conjuncts, which never are in a FilterExec.
+        // Neither is known before the rows are decoded. Without them no filter is evaluated by value.
         let rows = FilterInput { schema: &schema, rows: 0, values: &|_| None };
         let filter = RowFilter::try_new(&conjuncts, &rows, self.options)?;
         let schema = self.schema();

@@ -19,7 +19,7 @@ use object_store::local::LocalFileSystem;
 use super::Demand;
 use super::contain::ContainExec;
 use super::factory::Readers;
-use super::filter::ConjunctsExec;
+use super::filter::{ConjunctsExec, JoinFilters};
 use super::metrics::parquet_scan;
 use super::pushdown::Decision;
 use super::store::StoreLimits;
@@ -45,11 +45,11 @@ impl ReadFiles {
         &self,
         plan: &Arc<dyn ExecutionPlan>,
         options: &MemferryOptions,
+        joins: &JoinFilters,
+        batch_rows: usize,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        if let Some(filter) = plan.downcast_ref::<FilterExec>()
-            && filter.input().downcast_ref::<ContainExec>().is_some()
-        {
-            let conjuncts = ConjunctsExec::of(filter, options);
+        if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+            let conjuncts = ConjunctsExec::of(filter, joins, options)?;
             return Ok(conjuncts.map(|filter| Arc::new(filter) as Arc<dyn ExecutionPlan>));
         }
         let Some((config, source)) = parquet_scan(plan.as_ref()) else { return Ok(None) };
@@ -75,7 +75,9 @@ impl ReadFiles {
             places: Arc::default(),
             next: Arc::default(),
         };
-        Ok(Some(Arc::new(ContainExec::over(config, source, readers, pushdown))))
+        let scan: Arc<dyn ExecutionPlan> = Arc::new(ContainExec::over(config, source, readers, pushdown));
+        let conjuncts = ConjunctsExec::above(&scan, joins, options, batch_rows)?;
+        Ok(Some(conjuncts.map_or(scan, |filter| Arc::new(filter) as Arc<dyn ExecutionPlan>)))
     }
 }
 
@@ -89,8 +91,10 @@ impl PhysicalOptimizerRule for ReadFiles {
         if !options.read_files {
             return Ok(plan);
         }
+        let joins = JoinFilters::of(&plan, &options)?;
+        let batch_rows = config.execution.batch_size;
         let annotated = plan.transform_up(|plan| {
-            Ok(match self.annotate(&plan, &options)? {
+            Ok(match self.annotate(&plan, &options, &joins, batch_rows.into())? {
                 Some(annotated) => Transformed::yes(annotated),
                 None => Transformed::no(plan),
             })

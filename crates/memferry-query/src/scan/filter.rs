@@ -424,7 +424,7 @@ fn weaken(expr: Arc<dyn PhysicalExpr>) -> Arc<dyn PhysicalExpr> {
     branches.reduce(or).unwrap_or(expr)
 }
 
-fn is_literal(expr: &Arc<dyn PhysicalExpr>, value: bool) -> bool {
+pub(crate) fn is_literal(expr: &Arc<dyn PhysicalExpr>, value: bool) -> bool {
     expr.downcast_ref::<Literal>()
         .is_some_and(|literal| literal.value() == &ScalarValue::Boolean(Some(value)))
 }
@@ -444,7 +444,7 @@ fn compare_ns_guess(data_type: &DataType) -> f64 {
 /// Whether `expr` cannot raise an error on any row.
 ///
 /// A dynamic filter is as plain as the expressions that it compares: bounds and lookups cannot fail.
-pub(super) fn is_plain(expr: &Arc<dyn PhysicalExpr>) -> Result<bool> {
+pub(crate) fn is_plain(expr: &Arc<dyn PhysicalExpr>) -> Result<bool> {
     let mut plain = true;
     expr.apply(|node| {
         let known = node.downcast_ref::<Column>().is_some()

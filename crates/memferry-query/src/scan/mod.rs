@@ -38,7 +38,9 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Par
 use memferry_schedule::{Domains, Stealing};
 pub use report::ScanReport;
 
-pub(crate) use self::filter::{FilterInput, FilterOptions, RowFilter, Selection, predicate_of};
+pub(crate) use self::filter::{
+    FilterInput, FilterOptions, RowFilter, Selection, is_literal, is_plain, predicate_of,
+};
 
 use self::admission::Decided;
 use self::claims::RowGroupClaims;

@@ -11,7 +11,7 @@ use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, S
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Int64Type};
 use arrow::util::pretty::pretty_format_batches;
-use datafusion::physical_plan::{ExecutionPlanProperties, collect, displayable};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 use memferry::internals::DiskFaults;
@@ -217,6 +217,45 @@ async fn filters_of_several_conjuncts_are_evaluated_one_by_one() {
     assert!(run(&context, guarded).await.unwrap().0.contains("| 47 "));
     set(&context, &["memferry.split_filters = false"]).await;
     assert!(!plan(several).await.contains("ConjunctsExec"));
+}
+
+/// Rows that the operators named `name` put out, each of them.
+fn rows_put_out(plan: &dyn ExecutionPlan, name: &str) -> Vec<usize> {
+    let mut rows: Vec<usize> =
+        plan.children().into_iter().flat_map(|child| rows_put_out(child.as_ref(), name)).collect();
+    if plan.name() == name {
+        rows.extend(plan.metrics().and_then(|metrics| metrics.output_rows()));
+    }
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_no_join_wants_do_not_leave_the_filter_above_a_scan() {
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+    let context = context(path.join("t.parquet").to_str().unwrap(), &[]).await;
+    // Ids of 0 to 9 are on the build side. `mixed` has them all over the file, so no row group is excluded.
+    let of_joins = "select sum(b.amount), max(b.text) from t a join t b on a.id = b.mixed where a.id < 10";
+    let with_own = format!("{of_joins} and b.amount > 3");
+    for sql in [of_joins, &with_own] {
+        let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        let text = displayable(plan.as_ref()).indent(false).to_string();
+        assert_eq!(text.matches("filters of joins=1").count(), 1, "{text}");
+        let batches = collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
+        let answer = pretty_format_batches(&batches).unwrap().to_string();
+        let rows = rows_put_out(plan.as_ref(), "ConjunctsExec");
+        assert!(rows[0] < ROWS as usize / 2, "{rows:?} {sql}");
+        set(&context, &["memferry.dynamic_filters = false"]).await;
+        let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        assert!(!displayable(plan.as_ref()).indent(false).to_string().contains("filters of joins"));
+        assert_eq!(run(&context, sql).await.unwrap().0, answer, "{sql}");
+        set(&context, &["memferry.dynamic_filters = true"]).await;
+    }
+    // Filters of minima, maxima and TopK are not among them.
+    for sql in ["select max(text) from t where amount > -1", "select id from t order by mixed limit 3"] {
+        let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        let text = displayable(plan.as_ref()).indent(false).to_string();
+        assert!(!text.contains("filters of joins"), "{text}");
+    }
 }
 
 /// Bytes of the columns `leaves` in the row groups `groups` of a file.
