@@ -47,6 +47,7 @@ usage: cargo xtask CHORE
   packages       tries to publish the crates, without sending them, and builds the packages of the light crates
   licences       checks the licences of all dependencies against a list
   dist [--profile P] [--out DIR]  makes a Debian package, an archive with a static command, and a bill of materials
+  dist --try     the same of the development build, unpacked and used as CI does
   c-header --write|--check  makes memferry.h of the C library from its crate, or compares it
   install-c --prefix DIR [--debug]  builds and installs the C library, for pkg-config and CMake
   python [ARGS]  builds the Python package as a wheel, installs it and runs its tests, with ARGS for pytest
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         ("api", _) => api::run(rest),
         ("packages", []) => packages::run(),
         ("licences", []) => licences::run(),
+        ("dist", [option]) if option == "--try" => dist::trial::run(),
         ("dist", _) => dist::run(rest),
         ("c-header", _) => c_library::header(rest),
         ("install-c", _) => c_library::install(rest),

@@ -66,16 +66,9 @@ fn add_pages(command: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
 
 fn page(command: &Command) -> io::Result<Page> {
     let notes = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
-    let man = Man::new(
-        command
-            .clone()
-            // The version of subcommands, which have none of their own, stands in the footer of their pages.
-            .version(env!("CARGO_PKG_VERSION"))
-            .after_help(Resettable::Reset)
-            .after_long_help(Resettable::Reset),
-    )
-    .manual("memferry")
-    .source(concat!("memferry ", env!("CARGO_PKG_VERSION")));
+    let without_notes = command.clone().after_help(Resettable::Reset).after_long_help(Resettable::Reset);
+    let man =
+        Man::new(without_notes).manual("memferry").source(concat!("memferry ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();
     man.render(&mut text)?;
     if let Some(notes) = notes {

@@ -45,7 +45,7 @@ fn manual_pages_replace_older_ones() {
     let pages = fs::read_dir(&man).unwrap().count();
     assert_eq!(printed, format!("{pages} pages written to {path}\n"));
     let page = fs::read_to_string(man.join("memferry-sql.1")).unwrap();
-    for part in [".TH memferry\\-sql 1", ".SH OPTIONS", "\\-\\-prefetch", "memferry 0."] {
+    for part in [".TH memferry-sql 1", ".SH OPTIONS", "\\-\\-prefetch", "memferry 0."] {
         assert!(page.contains(part), "{part} is not in:\n{page}");
     }
     fs::write(man.join("memferry-sql.1"), "an older one").unwrap();
