@@ -98,11 +98,11 @@ fn notes_section(notes: &str) -> String {
     section
 }
 
-/// A line as text: troff would take backslashes for escapes, a leading dot or apostrophe for a request, and would print
+/// A line as text: troff would take backslashes for escapes, a leading dot or `'` for a request, and would print
 /// other characters for `-`, `'`, `` ` ``, `^` and `~`, so that nobody could copy an example.
 fn escape(line: &str) -> String {
     let mut escaped = String::new();
-    if line.starts_with(['.', '\'']) {
+    if line.starts_with('.') {
         escaped += "\\&";
     }
     for letter in line.chars() {

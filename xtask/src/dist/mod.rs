@@ -25,7 +25,7 @@ const COMMAND: &str = "memferry-cli";
 
 /// The programs of the distribution that this chore calls.
 const PROGRAMS: &[&str] =
-    &["dpkg-deb", "dpkg-shlibdeps", "strip", "gzip", "tar", "md5sum", "sha256sum", "getconf"];
+    &["dpkg-deb", "dpkg-shlibdeps", "strip", "gzip", "tar", "md5sum", "sha256sum", "getconf", "gcc"];
 
 /// The licence that the C library of a static command has.
 const LGPL: &str = "/usr/share/common-licenses/LGPL-2.1";
@@ -156,7 +156,9 @@ impl Contents {
         let command = prefix.join("bin/memferry");
         strip(&self.command, &command)?;
         for (name, file) in &self.libraries {
-            strip(file, &prefix.join("lib/memferry").join(name))?;
+            let library = prefix.join("lib/memferry").join(name);
+            strip(file, &library)?;
+            program("chmod").arg("a-x").args([library]).run()?;
         }
         let command = command.display().to_string();
         let completions = [
@@ -234,7 +236,7 @@ impl Built {
     }
 }
 
-/// What a command contains beside packages: the standard library of Rust, and the C library.
+/// What a command contains beside packages: the standard library of Rust, and the libraries of the C compiler.
 fn parts(linking: Linking) -> Result<Vec<sbom::Part>, Failure> {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
     let second = |text: String| text.split_whitespace().nth(1).unwrap_or_default().to_owned();
@@ -243,6 +245,9 @@ fn parts(linking: Linking) -> Result<Vec<sbom::Part>, Failure> {
     if linking == Linking::Static {
         let version = second(program("getconf").arg("GNU_LIBC_VERSION").output()?);
         parts.push(sbom::Part { name: "glibc", version, license: "LGPL-2.1-or-later" });
+        let version = program("gcc").arg("-dumpfullversion").output()?.trim().to_owned();
+        let license = "GPL-3.0-or-later WITH GCC-exception-3.1";
+        parts.push(sbom::Part { name: "libgcc", version, license });
     }
     Ok(parts)
 }

@@ -80,22 +80,17 @@ fn try_completions(script: &Path) -> Result<(), Failure> {
 
 /// Formats each page. troff prints what it does not understand on standard error.
 fn try_pages(directory: &Path) -> Result<(), Failure> {
-    let man = |page: &Path, streams: &str| {
-        let script = format!("man --warnings --encoding=UTF-8 --local-file \"$0\" {streams}");
-        program("sh")
-            .args(["-c", &script])
-            .args([page])
-            .env("LC_ALL", "C.UTF-8")
-            .env("MANWIDTH", "80")
-            .output()
+    let sh = |script: &str| {
+        let sh = program("sh").args(["-c", script]).directory(directory);
+        sh.env("LC_ALL", "C.UTF-8").env("MANWIDTH", "80").output()
     };
-    for page in files_below(directory)? {
-        let complaints = man(&page, "2>&1 >/dev/null")?;
-        if !complaints.is_empty() {
-            return Err(Failure(format!("{}:\n{complaints}", page.display())));
-        }
+    let complaints = sh(
+        "for page in *; do man --warnings --local-file ./$page 2>&1 >/dev/null | sed \"s/^/$page: /\"; done",
+    )?;
+    if !complaints.is_empty() {
+        return Err(Failure(format!("man does not understand the pages:\n{complaints}")));
     }
-    let main = man(&directory.join("memferry.1.gz"), "")?;
+    let main = sh("man --local-file ./memferry.1.gz")?;
     expect(&main, &["NAME", "SYNOPSIS", "memferry-topology(1)", "NOTES", "Exit status"])
 }
 

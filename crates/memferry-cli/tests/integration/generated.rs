@@ -63,5 +63,5 @@ fn pages_need_a_directory() {
         FAILURE,
         &["cannot write the manual pages to", "choose a directory"],
     );
-    fails(&["man"], USAGE, &["DIRECTORY"]);
+    fails(&["man"], USAGE, &["required arguments"]);
 }
