@@ -1,9 +1,9 @@
 //! `cargo xtask c-header` and `cargo xtask install-c`: the C library's header, and its installation.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::files::{copy, empty_directory, link, read, write};
 use crate::shell::{Failure, cargo, program, root, target_directory};
 
 const HEADER: &str = "crates/memferry-c/include/memferry.h";
@@ -123,10 +123,7 @@ pub(crate) fn installed_prefix() -> PathBuf {
 pub(crate) fn try_installed() -> Result<(), Failure> {
     let prefix = installed_prefix();
     let directory = prefix.with_file_name("");
-    if directory.exists() {
-        fs::remove_dir_all(&directory)
-            .map_err(|error| Failure(format!("cannot remove {}: {error}", directory.display())))?;
-    }
+    empty_directory(&directory)?;
     install(&["--debug".to_owned(), "--prefix".to_owned(), prefix.display().to_string()])?;
     let found = program("pkg-config")
         .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
@@ -149,29 +146,6 @@ pub(crate) fn try_installed() -> Result<(), Failure> {
     }
     let prefix = prefix.display().to_string();
     cargo(["run", "--locked", "--", "bench", "bindings", "--quick", "--prefix", &prefix]).run()
-}
-
-fn read(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(file).map_err(|error| Failure(format!("cannot read {}: {error}", file.display())))
-}
-
-fn write(file: &Path, content: &[u8]) -> Result<(), Failure> {
-    let directory = file.parent().expect("installed files are in directories");
-    let written = fs::create_dir_all(directory).and_then(|()| fs::write(file, content));
-    written.map_err(|error| Failure(format!("cannot write {}: {error}", file.display())))
-}
-
-/// Copies a file to a new one: a program that has the old one mapped keeps it.
-fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
-    let content =
-        fs::read(from).map_err(|error| Failure(format!("cannot read {}: {error}", from.display())))?;
-    let _ = fs::remove_file(to);
-    write(to, &content)
-}
-
-fn link(target: &str, link: &Path) -> Result<(), Failure> {
-    let _ = fs::remove_file(link);
-    symlink(target, link).map_err(|error| Failure(format!("cannot make {}: {error}", link.display())))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use memferry_testing::FILE_VARIABLE;
 
 use crate::background::{self, Chore, Finished};
 use crate::shell::{Call, Failure, cargo, program, root};
-use crate::{c_library, docs, links, loom, packages, python, setup, skips};
+use crate::{c_library, dist, docs, links, loom, packages, python, setup, skips};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
@@ -49,6 +49,7 @@ const ALONE: &[Step] = &[
     ("emulated devices with real clients, the C library", || tests(CLIENTS).run()),
     ("the C library, installed", c_library::try_installed),
     ("the Python package, installed", python::try_installed),
+    ("the Debian package and the archive, installed", dist::trial::run),
     ("shell blocks of the documents", docs::run),
 ];
 

@@ -9,12 +9,16 @@ mod asan;
 mod background;
 mod binaries;
 mod c_library;
+mod cargo_packages;
 mod ci;
+mod dist;
 mod docs;
+mod files;
 mod fuzz;
 // Process 1 of a guest and the parent of QEMU call the kernel directly.
 #[allow(unsafe_code, reason = "mount, reap, exit through a port; prctl before exec")]
 mod guest;
+mod licences;
 mod lines;
 mod links;
 mod loom;
@@ -40,7 +44,10 @@ usage: cargo xtask CHORE
   links          checks that links of the documents lead to files and headings
   docs           runs the shell blocks of the README, the guides and the command pages
   api [--write | --check] [CRATE...]  prints the public API of the libraries, or keeps or compares it in docs/api
-  packages       makes the package of each crate, and builds the packages of the light crates
+  packages       tries to publish the crates, without sending them, and builds the packages of the light crates
+  licences       checks the licences of all dependencies against a list
+  dist [--profile P] [--out DIR]  makes a Debian package, an archive with a static command, and a bill of materials
+  dist --try     the same of the development build, unpacked and used as CI does
   c-header --write|--check  makes memferry.h of the C library from its crate, or compares it
   install-c --prefix DIR [--debug]  builds and installs the C library, for pkg-config and CMake
   python [ARGS]  builds the Python package as a wheel, installs it and runs its tests, with ARGS for pytest
@@ -74,6 +81,9 @@ fn main() -> ExitCode {
         ("docs", []) => docs::run(),
         ("api", _) => api::run(rest),
         ("packages", []) => packages::run(),
+        ("licences", []) => licences::run(),
+        ("dist", [option]) if option == "--try" => dist::trial::run(),
+        ("dist", _) => dist::run(rest),
         ("c-header", _) => c_library::header(rest),
         ("install-c", _) => c_library::install(rest),
         ("python", _) => python::run(rest),

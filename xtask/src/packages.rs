@@ -1,4 +1,4 @@
-//! `cargo xtask packages`: whether cargo can package all crates, and whether the packages build.
+//! `cargo xtask packages`: whether cargo can publish all crates, and whether the packages build. Nothing is sent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,10 @@ const LIGHT: &[&str] = &[
 pub(crate) fn run() -> Result<(), Failure> {
     let target = target_directory().join("packages");
     forget_packages(&target)?;
-    let package = || cargo(["package", "--locked", "--allow-dirty", "--target-dir"]).args([&target]);
-    package().args(["--workspace", "--no-verify"]).run()?;
-    package().args(LIGHT.iter().flat_map(|name| ["--package", name])).run()
+    let cargo = |command| cargo([command, "--locked", "--allow-dirty", "--target-dir"]).args([&target]);
+    // Also that these versions are not published yet.
+    cargo("publish").args(["--workspace", "--dry-run", "--no-verify"]).run()?;
+    cargo("package").args(LIGHT.iter().flat_map(|name| ["--package", name])).run()
 }
 
 /// Removes what an earlier run has left of the workspace's packages: their sources in cargo's home, and their builds.

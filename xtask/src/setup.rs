@@ -22,6 +22,9 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ("cmake", "cmake", "tests of the C library"),
     ("pkg-config", "pkg-config", "tests of the C library"),
     ("python3", "python3", "tests of emulated devices with Python's file functions"),
+    ("dpkg-shlibdeps", "dpkg-dev", "making the Debian package"),
+    ("strip", "binutils", "making packages"),
+    ("man", "man-db", "tests of the manual pages"),
     ("setpci", "pciutils", "tests of emulated devices with the tools of PCI"),
 ];
 

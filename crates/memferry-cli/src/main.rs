@@ -7,12 +7,14 @@ mod advise;
 mod bench;
 mod calibrate;
 mod canvas;
+mod completions;
 mod configure;
 mod demo;
 mod devices;
 mod doctor;
 mod emulate;
 mod error;
+mod man;
 mod options;
 mod output;
 mod progress;
@@ -61,6 +63,8 @@ enum Command {
     Bench(bench::Arguments),
     Report(report::Arguments),
     Demo(demo::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -102,6 +106,8 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<u8> {
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Report(arguments) => report::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
+        Command::Completions(arguments) => completions::run(arguments, out),
+        Command::Man(arguments) => man::run(arguments, out),
     }?;
     Ok(0)
 }

@@ -8,6 +8,7 @@ mod cli;
 mod configure;
 mod doctor;
 mod emulate;
+mod generated;
 #[path = "../../../memferry-query/tests/integration/rates_support/mod.rs"]
 mod rates_support;
 mod report;
