@@ -424,6 +424,7 @@ impl mf_operation {
             consumer: if self.flags & MF_INTO_CACHE != 0 { Consumer::CoresSoon } else { Consumer::Unknown },
             block_on_fault: self.flags & MF_BLOCK_ON_FAULT != 0,
             route: route(self.route)?,
+            ..CopyOptions::default()
         })
     }
 

@@ -11,7 +11,7 @@ use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedi
 
 fn mover(engines: [Arc<dyn Engine>; 2]) -> Mover {
     let machine = Arc::new(Machine::two_tiers().expect("built in"));
-    let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 0 };
+    let guidelines = Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 0 };
     let [one, other] = engines;
     Mover::builder(machine).guidelines(guidelines).engine(one).engine(other).build().expect("threads")
 }

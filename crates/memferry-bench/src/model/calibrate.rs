@@ -2,7 +2,7 @@
 //!
 //! The profiles hold the results, so that reading a machine computes nothing; tests repeat the recipes and compare. Only
 //! these rows are used: 131.18 ms and 93.09 ms of table 6.2, the 30 GiB/s of a device,
-//! the two break-even sizes of Kuper et al., the matrices of Greinsmark, and one of the two hit rates of table 6.2
+//! the two break-even sizes of Kuper et al. and their 90 GB/s of four devices, the matrices of Greinsmark, and one of the two hit rates of table 6.2
 //! (93.20 %, with distributed columns).
 
 use memferry::internals::{Hardware, Offload, Pipeline};
@@ -105,13 +105,15 @@ pub(super) fn with_skew(machine: &Machine, thesis: &Thesis, skew: f64) -> Result
 }
 
 /// Costs of a submission and of a descriptor, from the two break-even sizes: a core takes as long for 4 KiB as a device
-/// with a waiter (row K029), and as long for 256 bytes as a busy device for a descriptor (row K030).
+/// with a waiter (row K029), and as long for 256 bytes as a busy device for a descriptor (row K030). The rate of a device whose
+/// writes exceed its part of the last-level cache is that of each of four (row K052).
 ///
 /// # Errors
 /// [`ModelError::Unknown`] if the copy rate of a core is not known.
 pub fn kuper(machine: &Machine) -> Result<Calibrated, ModelError> {
     const WAITED_BYTES: f64 = 4096.0;
     const PIPELINED_BYTES: f64 = 256.0;
+    const FOUR_LEAKING_MB_PER_S: f64 = 90_000.0;
     let hardware = Hardware::of(machine)?;
     let costs = Offload::of(&hardware)?;
     // Devices count in whole nanoseconds.
@@ -119,6 +121,7 @@ pub fn kuper(machine: &Machine) -> Result<Calibrated, ModelError> {
     Ok(vec![
         ("device_offload_ns", ns(costs.core_s(WAITED_BYTES) - WAITED_BYTES / costs.device_rate())),
         ("device_descriptor_ns", ns(costs.core_s(PIPELINED_BYTES))),
+        ("device_leaking_mb_per_s", FOUR_LEAKING_MB_PER_S / 4.0),
     ])
 }
 

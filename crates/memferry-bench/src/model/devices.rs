@@ -365,8 +365,13 @@ impl Advisor<'_> {
                 absent: AbsentPages::None,
             };
             let submitters: Vec<SubmitterLoad> = owners.iter().zip(&repetitions).map(submitter).collect();
-            let load =
-                DeviceLoad { costs: self.costs, groups: &groups, queues: &loads, submitters: &submitters };
+            let load = DeviceLoad {
+                costs: self.costs,
+                groups: &groups,
+                read_buffers: &[],
+                queues: &loads,
+                submitters: &submitters,
+            };
             let per_ns: Vec<f64> = (run(&load).iter().zip(&repetitions))
                 .map(|(time, count)| *count as f64 / time.elapsed_ns.max(1) as f64)
                 .collect();

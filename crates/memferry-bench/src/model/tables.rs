@@ -213,6 +213,9 @@ pub(super) struct Submit {
     /// Numbers of devices with the same load at the same time.
     #[serde(default = "one")]
     devices: Vec<usize>,
+    /// Whether devices write to the last-level cache.
+    #[serde(default)]
+    into_cache: bool,
 }
 
 fn one() -> Vec<usize> {
@@ -243,8 +246,11 @@ impl Submit {
                 let most = together_max(machine, hardware, devices);
                 for &under_way in &self.under_way {
                     for &batch in &self.batches {
-                        let rate =
-                            (devices as f64 * costs.batch_rate(bytes, batch, under_way)?).min(most) / 1e9;
+                        let rate = match self.into_cache {
+                            true => costs.batch_rate_into_cache(bytes, batch, under_way, devices)?,
+                            false => devices as f64 * costs.batch_rate(bytes, batch, under_way)?,
+                        };
+                        let rate = rate.min(most) / 1e9;
                         let mut name = format!("{size} B, batch {batch}, {under_way} under way");
                         if devices > 1 {
                             name += &format!(", {devices} devices");

@@ -80,6 +80,7 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
         Row::modelled("break_even_waited_error", powers("K040"), "powers of two"),
         Row::modelled("break_even_pipelined_error", powers("K073"), "powers of two"),
         Row::modelled("saturation_error", powers("K035"), "powers of two"),
+        Row::modelled("figure_10_error", error("K051"), "%"),
         Row::modelled("snc_error", snc, "%"),
     ];
     rows.extend(counted(predictions));

@@ -282,7 +282,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "pollution",
-        about: "a reader that lives in its cache beside four submitters of copies (Kuper et al. 2024, figure 13)",
+        about: "eight readers that live in their caches beside four submitters of copies (Kuper et al. 2024, figure 13)",
         metrics: &[Metric::LOAD, Metric::SLOWDOWN],
         varied: &["way", "size_bytes", "working_set_bytes"],
         axes: |is_quick| Axes {

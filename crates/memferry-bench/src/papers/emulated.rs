@@ -3,12 +3,14 @@
 use memferry::internals::{Hardware, Offload, Origin, device_shares};
 use memferry::model::ModelError;
 use memferry::topology::Machine;
+use memferry_dsa::internals::device_time::{CachePart, SUBMIT_WRITE_NS};
 use memferry_dsa_emulator::{
     BATCH_MAX, DeviceConfig, DeviceCosts, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, dedicated_queue,
     shared_queue,
 };
 
-use super::load::{endpoints, load_of, metrics_of};
+use super::load::{data_note, endpoints, footprint_bytes, groups_of, is_into_cache, load_of, metrics_of};
+use super::modelled::are_buffers;
 use super::{Backend, Data, Measurement, Metric, Pages, Point, RunLength, Skipped, Way};
 use crate::dsa::load::{Load, SubmitterTimes, TOUCH_NS, emulated};
 
@@ -17,6 +19,9 @@ use crate::dsa::load::{Load, SubmitterTimes, TOUCH_NS, emulated};
 pub struct OnEmulated {
     machine: Machine,
     timing: DeviceCosts,
+    /// What a submission by write(2) takes of a core.
+    write_ns: u64,
+    cache: CachePart,
 }
 
 impl OnEmulated {
@@ -26,7 +31,14 @@ impl OnEmulated {
     /// [`ModelError::Unknown`]: the profile has devices and lacks a cost of them.
     pub fn new(machine: Machine) -> Result<OnEmulated, ModelError> {
         let timing = timing_of(&machine)?;
-        Ok(OnEmulated { machine, timing })
+        let (write_ns, cache) = match is_of_profile(&machine) {
+            true => {
+                let offload = Offload::of(&Hardware::of(&machine)?)?;
+                (offload.submit_write_ns()?, offload.cache_part()?)
+            }
+            false => (SUBMIT_WRITE_NS, CachePart::sapphire_rapids()),
+        };
+        Ok(OnEmulated { machine, timing, write_ns, cache })
     }
 
     /// The configuration of a device with the queues and engines of a point.
@@ -52,9 +64,24 @@ impl OnEmulated {
             }
         };
         let queues: Vec<_> = (0..point.queues).map(queue).collect();
-        let config = DeviceConfig::new(vec![GroupConfig { engines: point.engines.unwrap_or(1), queues }]);
+        let engines = point.engines.unwrap_or(1);
+        let (read_buffers, groups_count) = groups_of(point);
+        let groups = match groups_count {
+            1 => vec![GroupConfig { engines, queues }],
+            _ => queues.into_iter().map(|queue| GroupConfig { engines, queues: vec![queue] }).collect(),
+        };
+        let config = DeviceConfig { read_buffers, ..DeviceConfig::new(groups) };
         config.validate().map_err(|error| Skipped::Cannot(error.to_string()))?;
-        Ok(config.with_timing(self.timing))
+        Ok(config.with_timing(self.timing_at(point)))
+    }
+
+    /// The costs at a point. The kernel submits what a program writes with ENQCMD, so that such a queue is a shared one whose
+    /// submissions take longer.
+    fn timing_at(&self, point: &Point) -> DeviceCosts {
+        let submit_shared_ns =
+            if point.way == Way::Write { self.write_ns } else { self.timing.submit_shared_ns };
+        let timing = DeviceCosts { submit_shared_ns, ..self.timing };
+        if is_into_cache(point) { self.cache.apply(timing, footprint_bytes(point)) } else { timing }
     }
 
     /// A copy that the devices of a route share within the limits of the memories: the slowest part.
@@ -89,11 +116,12 @@ impl OnEmulated {
     fn check(&self, point: &Point, metrics: &[Metric]) -> Result<(), Skipped> {
         let is_here = self.machine.origin() == Origin::Discovered;
         Skipped::cannot(match point {
-            Point { way: Way::Write, .. } => {
-                "what a system call takes is not emulated; run it on a machine, or in memferry emulate"
+            Point { way: Way::Write, batch: 2.., .. } => "the kernel submits no batches by write(2)",
+            Point { read_buffers: Some(_), priorities: Some(_), .. } => {
+                "priorities are of queues of one group, and read buffers of two groups: leave out one of them"
             }
-            Point { read_buffers: Some(_), .. } => {
-                "the emulated device has as many read buffers as its rate takes, whatever its groups may use"
+            Point { read_buffers: Some((first, second)), .. } if !are_buffers(&[*first, *second]) => {
+                "a group has 1 to 96 read buffers"
             }
             _ if !is_here && self.machine.accelerators().is_empty() => {
                 let why = "its queues cannot be emulated; leave out --machine, or choose one that has";
@@ -105,8 +133,8 @@ impl OnEmulated {
             _ if metrics.contains(&Metric::LOAD) => {
                 "the emulated device has no caches that others could miss"
             }
-            Point { data, .. } if !matches!(data, Data::Any | Data::Memory) => {
-                "the emulated device has no caches"
+            Point { data, route: Some(_), .. } if !matches!(data, Data::Any | Data::Memory) => {
+                "routed copies write to memory"
             }
             Point { working_set_bytes: Some(_), .. } => "the emulated device has no reader beside it",
             Point { pages: Pages::Huge, .. } => "the emulated device translates pages of 4 KiB only",
@@ -124,10 +152,15 @@ impl OnEmulated {
 
 /// The costs of the devices of a profile. A device that is emulated on this machine is one of Sapphire Rapids.
 pub(super) fn timing_of(machine: &Machine) -> Result<DeviceCosts, ModelError> {
-    if machine.origin() == Origin::Discovered || machine.accelerators().is_empty() {
+    if !is_of_profile(machine) {
         return Ok(DeviceCosts::sapphire_rapids());
     }
     Offload::of(&Hardware::of(machine)?)?.costs()
+}
+
+/// Whether the devices are those of a profile.
+fn is_of_profile(machine: &Machine) -> bool {
+    machine.origin() != Origin::Discovered && !machine.accelerators().is_empty()
 }
 
 impl Backend for OnEmulated {
@@ -157,6 +190,7 @@ impl Backend for OnEmulated {
             } else if self.machine.origin() != Origin::Discovered {
                 taken.add_note("a device with the costs of the profile, whose nodes count for routes only");
             }
+            data_note(point).into_iter().for_each(|note| taken.add_note(note));
             if point.pages == Pages::AbsentResume {
                 taken.add_note(&format!("touching a page is assumed to take {TOUCH_NS} ns"));
             }
@@ -222,6 +256,9 @@ mod tests {
         let longer =
             with("\"device_offload_ns\", \"value\": 679.0", "\"device_offload_ns\", \"value\": 979.0");
         let plain = with("spr-56c", "spr-56c").unwrap();
+        // A device that is emulated on this machine is the same one.
+        assert_eq!(plain.timing, DeviceCosts::sapphire_rapids());
+        assert_eq!((plain.write_ns, plain.cache), (SUBMIT_WRITE_NS, CachePart::sapphire_rapids()));
         assert_eq!(latency(longer.unwrap()) - latency(plain), 300.0);
         let error = with("device_batch_ns", "query_ns").unwrap_err();
         assert!(error.to_string().contains("device_batch_ns"), "{error}");
@@ -244,9 +281,9 @@ mod tests {
     fn what_is_no_device_is_refused() {
         let run = |point: Point| backend().run(&point, &[Metric::THROUGHPUT], RunLength::QUICK).unwrap_err();
         assert!(run(Point { way: Way::Core, ..point() }).to_string().contains("only a device"));
-        assert!(run(Point { way: Way::Write, ..point() }).to_string().contains("system call"));
-        let limited = Point { read_buffers: Some((96, 16)), ..point() };
-        assert!(run(limited).to_string().contains("read buffers"));
+        assert!(run(Point { way: Way::Write, batch: 2, ..point() }).to_string().contains("no batches"));
+        let limited = Point { read_buffers: Some((0, 16)), submitters: 2, queues: 2, ..point() };
+        assert!(run(limited).to_string().contains("1 to 96 read buffers"));
         assert!(run(Point { pages: Pages::Huge, ..point() }).to_string().contains("4 KiB"));
         assert!(run(Point { target: Some(NodeId(8)), ..point() }).to_string().contains("no nodes"));
         let tenants = Point { priorities: Some((15, 1)), submitters: 2, ..point() };
@@ -298,6 +335,30 @@ mod tests {
         assert!(
             backend().run(&Point { priorities: Some((16, 1)), ..point() }, &[], RunLength::QUICK).is_err()
         );
+    }
+
+    /// A tenant whose group has a sixth of the read buffers has a sixth of the device's rate.
+    #[test]
+    fn read_buffers_divide_a_device() {
+        let rates = |buffers| {
+            let point = Point { submitters: 2, queues: 2, depth: 16, ..point() };
+            let metrics = [Metric::TENANT1, Metric::TENANT2];
+            let taken =
+                backend().run(&Point { read_buffers: buffers, ..point }, &metrics, RunLength::FULL).unwrap();
+            [0, 1].map(|index| taken[index].values[0] / 1e9)
+        };
+        let [first, second] = rates(Some((96, 16)));
+        assert!((second / (32.2 / 6.0) - 1.0).abs() < 0.05, "{first} and {second}");
+        assert!((first / (32.2 * 5.0 / 6.0) - 1.0).abs() < 0.05, "{first} and {second}");
+        let [first, second] = rates(Some((96, 96)));
+        assert!((first / second - 1.0).abs() < 0.05, "{first} and {second}");
+    }
+
+    #[test]
+    fn writes_to_the_cache_leak_beyond_its_part() {
+        let rate = |depth, data| throughput(&Point { way: Way::Dedicated, depth, data, ..point() }) / 1e9;
+        assert_eq!(rate(8, Data::CachedTarget), rate(8, Data::Memory));
+        assert!(rate(32, Data::CachedTarget) < 0.8 * rate(32, Data::Memory));
     }
 
     #[test]

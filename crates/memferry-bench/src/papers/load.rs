@@ -4,7 +4,7 @@ use memferry::internals::Endpoints;
 use memferry::topology::Machine;
 use memferry_dsa_emulator::{BATCH_MAX, TRANSFER_BYTES_MAX};
 
-use super::{Measurement, Metric, Pages, Point, RunLength, Skipped, Way};
+use super::{Data, Measurement, Metric, Pages, Point, RunLength, Skipped, Way};
 use crate::dsa::load::{self, DEPTH_MAX, Load, SubmitterTimes};
 
 /// Maximum of threads that a benchmark starts or emulates: as many as the largest machines have CPUs.
@@ -74,6 +74,33 @@ pub(super) fn check_ways(point: &Point) -> Result<(), Skipped> {
         );
     }
     Ok(())
+}
+
+/// Whether a device writes to the last-level cache.
+pub(super) fn is_into_cache(point: &Point) -> bool {
+    point.way != Way::Core && matches!(point.data, Data::CachedTarget | Data::Cached)
+}
+
+/// Bytes that a device writes to before it writes to the same ones again: each submission in flight has a target.
+pub(super) fn footprint_bytes(point: &Point) -> u64 {
+    let in_flight = point.submitters as u64 * point.depth as u64 * u64::from(point.batch);
+    point.size_bytes.saturating_mul(in_flight)
+}
+
+/// Read buffers of the groups of a point, and the number of groups: one, or one for each tenant with buffers of its own.
+pub(super) fn groups_of(point: &Point) -> (Vec<u32>, usize) {
+    match point.read_buffers {
+        Some((first, second)) => (vec![first, second], 2),
+        None => (Vec::new(), 1),
+    }
+}
+
+/// What a model says of data in caches.
+pub(super) fn data_note(point: &Point) -> Option<&'static str> {
+    let is_said = point.way != Way::Core && !matches!(point.data, Data::Any | Data::Memory);
+    is_said.then_some(
+        "a device reads caches as fast as memory (Kuper et al. 2024, figure 15); what it writes there is limited to its part",
+    )
 }
 
 /// Metrics of the submitters' times in each iteration.

@@ -3,12 +3,15 @@
 use memferry::internals::{Hardware, Offload, copies_s, copy_s};
 use memferry::model::ModelError;
 use memferry::topology::Machine;
+use memferry_dsa::internals::PAGE_BYTES;
 use memferry_dsa::internals::device_time::{
-    AbsentPages, DeviceLoad, QueueLoad, SubmitterLoad, SubmitterTime, run,
+    AbsentPages, DeviceLoad, QueueLoad, READ_BUFFERS, SubmitterLoad, SubmitterTime, run,
 };
 use memferry_dsa_emulator::ENTRIES_MAX;
 
-use super::load::{check_ways, endpoints, load_of, metrics_of};
+use super::load::{
+    check_ways, data_note, endpoints, footprint_bytes, groups_of, is_into_cache, load_of, metrics_of,
+};
 use super::{Backend, Data, Measurement, Metric, Pages, Point, RunLength, Skipped, Way};
 use crate::dsa::load::{LoadOperation, PageState, SubmitterTimes, TOUCH_NS};
 
@@ -34,13 +37,18 @@ impl OnModel {
     fn device(&self, point: &Point, effort: RunLength) -> Result<Vec<SubmitterTimes>, Skipped> {
         let offload = Offload::of(&self.hardware).map_err(cannot)?;
         let costs = match point {
-            Point { way: Way::Any, batch: 1, pages: Pages::Touched, .. } => offload.costs_of_singles(),
+            Point { way: Way::Any, batch: 1, pages: Pages::Touched, .. } if !is_into_cache(point) => {
+                offload.costs_of_singles()
+            }
+            _ if is_into_cache(point) => offload.costs_into_cache(footprint_bytes(point)).map_err(cannot)?,
             _ => offload.costs().map_err(cannot)?,
         };
         let load = load_of(point, effort)?;
+        let write_ns = if point.way == Way::Write { offload.submit_write_ns().map_err(cannot)? } else { 0 };
+        let (read_buffers, groups_count) = groups_of(point);
         let entries = point.entries.unwrap_or(ENTRIES_MAX / point.queues as u32) as usize;
         let queue = |number: usize| QueueLoad {
-            group: 0,
+            group: number % groups_count,
             entries,
             priority: match point.priorities {
                 None => 10,
@@ -48,6 +56,7 @@ impl OnModel {
             },
             submit_ns: match point.way {
                 Way::Shared => costs.submit_shared_ns,
+                Way::Write => write_ns,
                 _ => costs.submit_dedicated_ns,
             },
         };
@@ -65,7 +74,8 @@ impl OnModel {
         };
         let times = run(&DeviceLoad {
             costs,
-            groups: &[point.engines.unwrap_or(1) as usize],
+            groups: &vec![point.engines.unwrap_or(1) as usize; groups_count],
+            read_buffers: &read_buffers,
             queues: &(0..point.queues).map(queue).collect::<Vec<_>>(),
             submitters: &(0..point.submitters).map(submitter).collect::<Vec<_>>(),
         });
@@ -88,7 +98,11 @@ impl OnModel {
         let cpus = self.machine.node(node).map_err(|error| Skipped::Cannot(error.to_string()))?.cpu_node;
         let (source, target) = (point.source.unwrap_or(cpus), point.target.unwrap_or(cpus));
         let bytes = point.size_bytes as f64;
-        copies_s(&self.hardware, cpus, (source, target), point.submitters, bytes).map_err(cannot)
+        let copying_s =
+            copies_s(&self.hardware, cpus, (source, target), point.submitters, bytes).map_err(cannot)?;
+        let absent =
+            if point.pages == Pages::AbsentBlock { point.size_bytes.div_ceil(PAGE_BYTES) } else { 0 };
+        Ok(copying_s + (absent * TOUCH_NS) as f64 * 1e-9)
     }
 
     /// Rate of routed copies, or of cores.
@@ -101,6 +115,11 @@ impl OnModel {
             let endpoints = endpoints(&self.machine, point)?;
             let seconds = copy_s(&self.machine, &self.hardware, route, endpoints).map_err(cannot)?;
             let longer_ns = match point.way {
+                Way::Write => {
+                    let offload = Offload::of(&self.hardware).map_err(cannot)?;
+                    let write_ns = offload.submit_write_ns().map_err(cannot)?;
+                    write_ns.saturating_sub(offload.costs_of_singles().submit_dedicated_ns)
+                }
                 Way::Shared => {
                     let costs = Offload::of(&self.hardware).and_then(|it| it.costs()).map_err(cannot)?;
                     costs.submit_shared_ns.saturating_sub(costs.submit_dedicated_ns)
@@ -116,20 +135,33 @@ impl OnModel {
     fn check(&self, point: &Point) -> Result<(), Skipped> {
         let under_way = point.submitters.saturating_mul(point.depth);
         Skipped::cannot(match point {
-            Point { way: Way::Write, .. } => "the model has no cost of a system call",
+            Point { way: Way::Write, batch: 2.., .. } => "the kernel submits no batches by write(2)",
             Point { size_bytes: 0, .. } | Point { batch: 0, .. } | Point { depth: 0, .. } => {
                 "sizes and counts begin at 1"
             }
             Point { operation, .. } if *operation != LoadOperation::Copy => "the model knows copies only",
-            Point { data, .. } if !matches!(data, Data::Any | Data::Memory) => "the model has no caches",
+            Point { data, .. }
+                if !matches!(data, Data::Any | Data::Memory)
+                    && (point.way == Way::Core || point.route.is_some()) =>
+            {
+                "the model has no caches of cores, and routed copies write to memory"
+            }
             Point { working_set_bytes: Some(_), .. } => "the model has no reader in a cache",
-            Point { read_buffers: Some(_), .. } => "the model knows no groups and no read buffers",
+            Point { read_buffers: Some(_), priorities: Some(_), .. } => {
+                "priorities are of queues of one group, and read buffers of two groups: leave out one of them"
+            }
+            Point { read_buffers: Some((first, second)), .. } if !are_buffers(&[*first, *second]) => {
+                "a group has 1 to 96 read buffers"
+            }
+            Point { read_buffers: Some(_), engines: Some(3..), .. } => {
+                "a device has four engines for both groups together"
+            }
             Point { way: Way::Core, route: Some(_), .. } => {
                 "in the model routes are of devices, not of cores"
             }
             Point { pages: Pages::Huge, .. } => "the model does not tell sizes of pages apart",
-            Point { way: Way::Core, pages, .. } if *pages != Pages::Touched => {
-                "the model knows no page faults of cores"
+            Point { way: Way::Core, pages: Pages::AbsentResume, .. } => {
+                "a core does not stop at an absent page: take absent-block"
             }
             Point { pages, batch, .. } if *pages != Pages::Touched && *batch > 1 => {
                 "absent pages are for single copies, not for batches"
@@ -180,7 +212,9 @@ impl Backend for OnModel {
     fn ways(&self, wanted: &[Way]) -> Vec<Way> {
         let core = wanted.iter().copied().filter(|way| *way == Way::Core);
         let is_any = wanted.iter().any(|way| *way != Way::Core);
-        core.chain(is_any.then_some(Way::Any)).collect()
+        core.chain(is_any.then_some(Way::Any))
+            .chain(wanted.iter().copied().filter(|way| *way == Way::Write))
+            .collect()
     }
 
     fn run(&self, point: &Point, metrics: &[Metric], effort: RunLength) -> Result<Vec<Measurement>, Skipped> {
@@ -191,11 +225,16 @@ impl Backend for OnModel {
         if point.way != Way::Core && point.route.is_none() {
             let seen = self.device(point, effort)?;
             let mut taken = metrics_of(point, metrics, effort.repetitions(point.size_bytes), &[seen]);
-            taken.iter_mut().filter(|it| !it.values.is_empty()).for_each(|it| it.overhead = Some(0.0));
+            for taken in taken.iter_mut().filter(|it| !it.values.is_empty()) {
+                taken.overhead = Some(0.0);
+                data_note(point).into_iter().for_each(|note| taken.add_note(note));
+            }
             return Ok(taken);
         }
-        let note = (point.way == Way::Core && point.source.or(point.target).is_some())
-            .then(|| "a core has one rate for all memories, unless one of them has less".to_owned());
+        let note = (point.way == Way::Core && point.source.or(point.target).is_some()).then(|| {
+            "a core is as slow as its latencies; within a socket all memories count as equally near where these are unknown"
+                .to_owned()
+        });
         let taken = |&metric: &Metric| {
             let value = match metric {
                 Metric::THROUGHPUT => self.throughput(point)?,
@@ -214,6 +253,11 @@ impl Backend for OnModel {
         };
         metrics.iter().map(taken).collect()
     }
+}
+
+/// Whether groups may have so many read buffers.
+pub(super) fn are_buffers(counts: &[u32]) -> bool {
+    counts.iter().all(|count| (1..=READ_BUFFERS).contains(count))
 }
 
 fn cannot(error: ModelError) -> Skipped {
@@ -265,6 +309,45 @@ mod tests {
         assert!(by(12, 8, 8) > 1.2 * by(12, 0, 0), "HBM has more for them: {}", by(12, 8, 8));
     }
 
+    /// A core brings in each absent page itself.
+    #[test]
+    fn cores_take_page_faults() {
+        let of = |pages| {
+            run(&Point { way: Way::Core, size_bytes: 10_000, pages, ..point() }, Metric::LATENCY).unwrap()
+        };
+        let difference = of(Pages::AbsentBlock) - of(Pages::Touched);
+        assert!((difference - 3.0 * TOUCH_NS as f64).abs() < 1e-6, "{difference}");
+    }
+
+    /// The way changes what a submission takes of the core, and nothing else.
+    #[test]
+    fn a_system_call_takes_longer() {
+        let small = Point { size_bytes: 4096, ..point() };
+        let latency = |way| run(&Point { way, ..small.clone() }, Metric::LATENCY).unwrap();
+        assert_eq!(latency(Way::Write) - latency(Way::Dedicated), 560.0);
+        assert_eq!(latency(Way::Shared) - latency(Way::Dedicated), 360.0);
+        let routed = |way| {
+            let route = (Some(Route::Single), Some(NodeId(0)), Some(NodeId(8)));
+            let point = Point { way, route: route.0, source: route.1, target: route.2, ..small.clone() };
+            4096.0 / run(&point, Metric::THROUGHPUT).unwrap() * 1e9
+        };
+        assert!((routed(Way::Write) - routed(Way::Any) - 560.0).abs() < 1e-3);
+    }
+
+    /// Leaky DMA: Kuper et al. (2024), section 4.3.
+    #[test]
+    fn writes_to_the_cache_leak_beyond_its_part() {
+        let rate = |size_bytes, data| {
+            let point = Point { size_bytes, depth: 32, way: Way::Dedicated, data, ..point() };
+            run(&point, Metric::THROUGHPUT).unwrap() / 1e9
+        };
+        let (fits, leaks) = (256 << 10, 1 << 20);
+        assert_eq!(rate(fits, Data::CachedTarget), rate(fits, Data::Memory));
+        assert!((rate(leaks, Data::CachedTarget) / 22.5 - 1.0).abs() < 0.05);
+        assert!(rate(leaks, Data::Memory) > 30.0, "{}", rate(leaks, Data::Memory));
+        assert_eq!(rate(leaks, Data::CachedSource), rate(leaks, Data::Memory));
+    }
+
     #[test]
     fn parts_of_a_latency() {
         let small = Point { size_bytes: 4096, ..point() };
@@ -279,15 +362,20 @@ mod tests {
     #[test]
     fn what_it_does_not_know_it_refuses() {
         for (point, word) in [
-            (Point { way: Way::Write, ..point() }, "system call"),
+            (Point { way: Way::Write, batch: 2, ..point() }, "no batches"),
             (Point { operation: LoadOperation::Crc, ..point() }, "copies only"),
             (Point { engines: Some(5), ..point() }, "four engines"),
+            (Point { way: Way::Core, pages: Pages::AbsentResume, ..point() }, "does not stop"),
             (Point { entries: Some(4), depth: 8, ..point() }, "entries"),
             (Point { pages: Pages::Huge, ..point() }, "pages"),
             (Point { pages: Pages::AbsentBlock, batch: 2, ..point() }, "single copies"),
-            (Point { data: Data::Cached, ..point() }, "caches"),
+            (Point { data: Data::Cached, way: Way::Core, ..point() }, "caches"),
+            (
+                Point { read_buffers: Some((97, 4)), submitters: 2, queues: 2, ..point() },
+                "1 to 96 read buffers",
+            ),
             (Point { priorities: Some((1, 2)), ..point() }, "tenants"),
-            (Point { read_buffers: Some((96, 4)), ..point() }, "read buffers"),
+            (Point { read_buffers: Some((96, 4)), ..point() }, "tenants"),
             (Point { way: Way::Core, route: Some(Route::All), ..point() }, "of devices"),
             (Point { submitters: 4, depth: 8, entries: Some(16), ..point() }, "all submitters"),
             (Point { way: Way::Dedicated, submitters: 2, ..point() }, "one submitter"),

@@ -66,12 +66,8 @@ fn all_on_the_emulated_device() {
         let valued = rows(&record).iter().filter(|row| row["value"].is_number()).count();
         // The device refuses points that it does not model, with a reason, and runs all others.
         let is_unknown = |row: &&Value| match name {
-            "target" => row["data"] != "memory",
             "pollution" => true,
             "pages" => row["pages"] == "huge",
-            "submit" => row["way"] == "write" || row["data"] == "cached",
-            "operations" => row["data"] == "cached",
-            "priority" => row["read_buffers"].is_string(),
             // The core's own work.
             "latency" => matches!(row["figure"].as_str(), Some("allocate" | "prepare")),
             "remote" => row["name"] == "remote_cxl",
@@ -79,8 +75,7 @@ fn all_on_the_emulated_device() {
         };
         let unknown = rows(&record).iter().filter(is_unknown).count();
         assert_eq!(valued, rows(&record).len() - unknown, "{name}: {record:#}");
-        let has_unknown =
-            ["target", "pollution", "pages", "submit", "operations", "priority", "latency", "remote"];
+        let has_unknown = ["pollution", "pages", "latency", "remote"];
         assert_eq!(unknown > 0, has_unknown.contains(&name), "{name}");
     }
 }

@@ -109,6 +109,8 @@ pub struct DeviceConfig {
     pub capabilities: Capabilities,
     /// The modelled durations. `None`: as fast as this machine executes.
     pub timing: Option<DeviceCosts>,
+    /// Read buffers that each group may use, which limit its rate under a timing; empty: all groups may use all.
+    pub read_buffers: Vec<u32>,
 }
 
 /// Work queues and the engines that serve them. An example is at [`DeviceConfig`].
@@ -123,7 +125,13 @@ pub struct GroupConfig {
 impl DeviceConfig {
     /// A device with these groups and all operations and capabilities of DSA 1.0.
     pub fn new(groups: Vec<GroupConfig>) -> DeviceConfig {
-        DeviceConfig { groups, operations: OPERATIONS, capabilities: Capabilities::ALL, timing: None }
+        DeviceConfig {
+            groups,
+            operations: OPERATIONS,
+            capabilities: Capabilities::ALL,
+            timing: None,
+            read_buffers: Vec::new(),
+        }
     }
 
     /// One group with one engine and one shared queue of 32 entries.

@@ -25,6 +25,7 @@ pub(crate) struct Clock {
     timing: Option<DeviceCosts>,
     now_ns: u64,
     bandwidth: Bandwidth,
+    buffers: Vec<(device_time::Bandwidth, u64)>, // of each group with its own limit, and its rate
     lead_ns: u64,
 }
 
@@ -44,8 +45,20 @@ pub(crate) const AHEAD_MAX_NS: u64 = 2_000_000_000;
 const FRACTIONS: u64 = 1 << 12;
 
 impl Clock {
-    pub(crate) fn new(timing: Option<DeviceCosts>) -> Clock {
-        Clock { timing, now_ns: 0, bandwidth: Bandwidth::Own(device_time::Bandwidth::default()), lead_ns: 0 }
+    /// A clock that begins at 0. `read_buffers` are those that each group may use; empty: all.
+    pub(crate) fn new(timing: Option<DeviceCosts>, read_buffers: &[u32]) -> Clock {
+        let limit = |timing: DeviceCosts| {
+            let rates =
+                read_buffers.iter().map(move |buffers| device_time::rate_of_buffers(&timing, *buffers));
+            rates.map(|rate| (device_time::Bandwidth::default(), rate)).collect()
+        };
+        Clock {
+            timing,
+            now_ns: 0,
+            bandwidth: Bandwidth::Own(device_time::Bandwidth::default()),
+            buffers: timing.map(limit).unwrap_or_default(),
+            lead_ns: 0,
+        }
     }
 
     /// Shares the bandwidth with other clients from now on.
@@ -88,13 +101,17 @@ impl Clock {
         ns.saturating_sub(self.lead_ns)
     }
 
-    /// The time at which an engine that is free at `free_ns` has moved `bytes` and waited for `requests` of pages.
-    pub(crate) fn work(&mut self, free_ns: u64, bytes: u64, requests: u64) -> u64 {
+    /// The time at which an engine of a group that is free at `free_ns` has moved `bytes` and waited for `requests` of pages.
+    pub(crate) fn work(&mut self, group: usize, free_ns: u64, bytes: u64, requests: u64) -> u64 {
         let Some(timing) = &self.timing else { return free_ns };
         let free_ns = free_ns.max(self.now_ns) + requests * timing.page_request_ns;
         match bytes {
             0 => free_ns,
-            _ => self.bandwidth.pass(free_ns, bytes, timing.bytes_per_second),
+            _ => {
+                let end_ns = self.bandwidth.pass(free_ns, bytes, timing.bytes_per_second);
+                let limit = self.buffers.get_mut(group);
+                limit.map_or(0, |(own, rate)| own.pass(free_ns, bytes, *rate)).max(end_ns)
+            }
         }
     }
 }

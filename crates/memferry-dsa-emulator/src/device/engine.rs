@@ -349,7 +349,8 @@ impl Device {
         if self.clock.timing().is_some() {
             let (bytes, requests) = self.spent();
             let engine = &mut self.engines[number];
-            let end_ns = self.clock.work(engine.time.free_ns(), bytes - before.0, requests - before.1);
+            let end_ns =
+                self.clock.work(engine.group, engine.time.free_ns(), bytes - before.0, requests - before.1);
             engine.time.work_until(end_ns);
         }
     }

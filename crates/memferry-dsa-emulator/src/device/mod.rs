@@ -149,7 +149,7 @@ impl Device {
             records: Vec::new(),
             chance: FaultInjector::new(fault_plan),
             scratch: Scratch::new(),
-            clock: Clock::new(config.timing),
+            clock: Clock::new(config.timing, &config.read_buffers),
             steps: 0,
             sequence: 0,
             turns: 0,

@@ -48,6 +48,7 @@ impl Devices {
                 operations: OperationSet::from_words(operations),
                 capabilities: Capabilities::from_bits(state.capabilities.load(Ordering::Relaxed)),
                 timing: self.timing(),
+                read_buffers: Vec::new(), // the processes share the whole device
             },
             groups: Vec::new(),
             engines: Vec::new(),

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::{Bandwidth, EngineTime, Turns};
+use super::{Bandwidth, EngineTime, Turns, rate_of_buffers};
 use crate::DeviceCosts;
 use crate::address::PAGE_BYTES;
 
@@ -14,6 +14,8 @@ pub struct DeviceLoad<'a> {
     pub costs: DeviceCosts,
     /// Engines of each group.
     pub groups: &'a [usize],
+    /// Read buffers that each group may use; empty: all groups may use all.
+    pub read_buffers: &'a [u32],
     /// The queues.
     pub queues: &'a [QueueLoad],
     /// The submitters, which run at the same time.
@@ -132,7 +134,8 @@ struct Device<'a> {
     priorities: Vec<u8>,
     now_ns: u64,
     bandwidth: Bandwidth,
-    turns: Vec<Turns>, // of each group
+    buffers: Vec<(Bandwidth, u64)>, // of each group with its own limit, and its rate
+    turns: Vec<Turns>,              // of each group
     served: u64,
     queues: Vec<VecDeque<Entry>>,
     engines: Vec<Engine>,
@@ -163,6 +166,9 @@ impl<'a> Device<'a> {
             priorities: load.queues.iter().map(|queue| queue.priority).collect(),
             now_ns: 0,
             bandwidth: Bandwidth::default(),
+            buffers: (load.read_buffers.iter())
+                .map(|buffers| (Bandwidth::default(), rate_of_buffers(&load.costs, *buffers)))
+                .collect(),
             turns: vec![Turns::default(); load.groups.len()],
             served: 0,
             queues: load.queues.iter().map(|_| VecDeque::new()).collect(),
@@ -278,7 +284,7 @@ impl<'a> Device<'a> {
         let turn = |engine: &&mut Engine| engine.work.as_ref().map_or(u64::MAX, |work| work.turn);
         let can_go_on = |engine: &&mut Engine| engine.work.is_some() && engine.time.free_ns() <= self.now_ns;
         let Some(engine) = self.engines.iter_mut().filter(can_go_on).min_by_key(turn) else { return false };
-        let Engine { time, work: Some(work), .. } = engine else { return false };
+        let Engine { time, work: Some(work), group } = engine else { return false };
         let (load, costs) = (self.submitters[work.entry.submitter].load, &self.load.costs);
         self.served += 1;
         work.turn = self.served;
@@ -294,6 +300,9 @@ impl<'a> Device<'a> {
         work.bytes_left -= piece;
         if piece > 0 {
             time.work_until(self.bandwidth.pass(from_ns, piece, costs.bytes_per_second));
+            if let Some((own, rate)) = self.buffers.get_mut(*group) {
+                time.work_until(own.pass(from_ns, piece, *rate));
+            }
         }
         if work.bytes_left > 0 || work.members_left > 0 {
             return true;
@@ -347,7 +356,8 @@ mod tests {
     };
 
     fn elapsed(engines: usize, queues: &[QueueLoad], submitters: &[SubmitterLoad]) -> u64 {
-        let times = run(&DeviceLoad { costs: COSTS, groups: &[engines], queues, submitters });
+        let times =
+            run(&DeviceLoad { costs: COSTS, groups: &[engines], read_buffers: &[], queues, submitters });
         times.iter().map(|it| it.elapsed_ns).max().expect("submitters")
     }
 
@@ -360,7 +370,13 @@ mod tests {
             + COSTS.latency_ns;
         assert_eq!(elapsed(1, &[DEDICATED], &[COPY]), 1000 * one);
         assert_eq!(
-            run(&DeviceLoad { costs: COSTS, groups: &[1], queues: &[DEDICATED], submitters: &[COPY] }),
+            run(&DeviceLoad {
+                costs: COSTS,
+                groups: &[1],
+                read_buffers: &[],
+                queues: &[DEDICATED],
+                submitters: &[COPY]
+            }),
             [SubmitterTime { elapsed_ns: 1000 * one, submitting_ns: 1000 * COSTS.submit_dedicated_ns }]
         );
     }
@@ -384,8 +400,13 @@ mod tests {
     fn a_full_queue_costs_submissions() {
         let shared = QueueLoad { submit_ns: COSTS.submit_shared_ns, entries: 1, ..DEDICATED };
         let large = SubmitterLoad { bytes: 1 << 20, repetitions: 10, ..COPY };
-        let times =
-            run(&DeviceLoad { costs: COSTS, groups: &[1], queues: &[shared], submitters: &[large; 4] });
+        let times = run(&DeviceLoad {
+            costs: COSTS,
+            groups: &[1],
+            read_buffers: &[],
+            queues: &[shared],
+            submitters: &[large; 4],
+        });
         assert!(times.iter().all(|it| it.submitting_ns > 20 * COSTS.submit_shared_ns), "{times:?}");
     }
 
@@ -400,6 +421,29 @@ mod tests {
         assert!(resumed > present + 3 * 4 * 700 && resumed < with(AbsentPages::Block), "{resumed}");
     }
 
+    #[test]
+    fn a_group_with_few_read_buffers_is_slow() {
+        let large = SubmitterLoad { bytes: 1 << 20, depth: 8, repetitions: 64, ..COPY };
+        let queues = [DEDICATED, QueueLoad { group: 1, ..DEDICATED }];
+        let rates = |read_buffers: &[u32]| {
+            let submitters = [large, SubmitterLoad { queue: 1, ..large }];
+            let load = DeviceLoad {
+                costs: COSTS,
+                groups: &[1, 1],
+                read_buffers,
+                queues: &queues,
+                submitters: &submitters,
+            };
+            let rate = |ns: u64| 64.0 * f64::from(1 << 20) / ns as f64;
+            run(&load).iter().map(|time| rate(time.elapsed_ns)).collect::<Vec<f64>>()
+        };
+        let (all, few) = (rates(&[]), rates(&[96, 16]));
+        assert!((all[0] / all[1] - 1.0).abs() < 0.05 && (all[0] / 15.0 - 1.0).abs() < 0.05, "{all:?}");
+        assert!((few[1] / 5.0 - 1.0).abs() < 0.05, "16 of 96 buffers: {few:?}");
+        assert!((few[0] / 25.0 - 1.0).abs() < 0.05, "the other group has the rest: {few:?}");
+        assert_eq!(rates(&[96, 96]), all);
+    }
+
     /// Small copies beside large ones: in a group of their own they do not wait behind these.
     #[test]
     fn groups_have_engines_of_their_own() {
@@ -408,7 +452,14 @@ mod tests {
         let waited = |groups: &[usize], group| {
             let queues = [DEDICATED, QueueLoad { group, ..DEDICATED }];
             let submitters = [large, small];
-            run(&DeviceLoad { costs: COSTS, groups, queues: &queues, submitters: &submitters })[1].elapsed_ns
+            run(&DeviceLoad {
+                costs: COSTS,
+                groups,
+                read_buffers: &[],
+                queues: &queues,
+                submitters: &submitters,
+            })[1]
+                .elapsed_ns
         };
         let (together, apart) = (waited(&[1], 0), waited(&[1, 1], 1));
         assert!(apart < together / 5, "{apart} apart, {together} together");

@@ -9,7 +9,7 @@ use crate::topology::{NodeId, TopologyError};
 pub struct Access {
     /// The node to copy to, in place of the placement policy.
     pub near: Option<NodeId>,
-    /// The node whose CPUs will read, for the placement policy.
+    /// The node whose CPUs will read, for the placement policy and for the mover's copy policy.
     pub requester: Option<NodeId>,
     /// The route of a started copy; `None` for the mover's.
     pub route: Option<Route>,

@@ -51,7 +51,7 @@ impl Engine for Here {
 
 #[test]
 fn guarded_reads_end_before_the_next_copy() {
-    let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 1 << 20 };
+    let guidelines = Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 1 << 20 };
     let machine = Arc::new(Machine::two_tiers().unwrap());
     let mover = Mover::builder(machine).engine(Arc::new(Here)).route(Route::Single).guidelines(guidelines);
     let room = PAGES / 2 * PAGE;

@@ -280,6 +280,8 @@ impl Shared {
                     consumer: access.consumer,
                     block_on_fault: access.block_on_fault,
                     route: access.route,
+                    requester: access.requester,
+                    waits: false,
                 };
                 let copy = self.mover.with_hints(flight.copy_into(block), options);
                 self.mover.start(copy, options.source_node, options.target_node);

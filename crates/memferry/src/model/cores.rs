@@ -42,7 +42,8 @@ pub fn copies_s(
     hardware.memory_rate(source)?;
     hardware.memory_rate(target)?;
     hardware.check_copier(false)?;
-    let mover = cores(hardware, node, cores_count, copy_rate(hardware, node, cores_count))?;
+    let alone = hardware.thread_copy_rate_between(node, source, target);
+    let mover = cores(hardware, node, cores_count, copy_rate(hardware, node, alone, cores_count))?;
     let mut traffic = Traffic::new(hardware, Fairness::default());
     traffic.copy(mover, source, target, cores_count as f64 * size_bytes, ());
     while traffic.next().is_some() {}
@@ -67,9 +68,8 @@ pub fn worker_copy_s(
 /// to about a megabyte.
 const WARM_BYTES: f64 = (1 << 20) as f64;
 
-/// Copy rate of each of so many cores of a node: the more cores, the closer to its part of the rate of all.
-fn copy_rate(hardware: &Hardware, node: usize, cores_count: usize) -> f64 {
-    let alone = hardware.thread_copy_rate();
+/// Copy rate of each of so many cores of a node: the more cores, the closer to its part of the rate of all. One has `alone`.
+fn copy_rate(hardware: &Hardware, node: usize, alone: f64, cores_count: usize) -> f64 {
     let all_count = hardware.memories[node].cpus_count as f64;
     let part = (hardware.cores_copy_rate / all_count).min(alone);
     let share = (cores_count as f64 - 1.0) / (all_count - 1.0).max(1.0);
@@ -132,6 +132,34 @@ mod tests {
         assert!((of(2) - 1.600_001).abs() < 1e-6, "both together copy 5 GB/s: {}", of(2));
         let roomy = hardware(&[("dram_mb_per_s", 1e5), ("cores_copy_mb_per_s", 9e3)]);
         assert!((copies_s(&roomy, HERE, (HERE, HERE), 2, 4e9).unwrap() - 1.000_001).abs() < 1e-6);
+    }
+
+    /// A core waits longer for lines of another socket, and has as many on their way.
+    #[test]
+    fn copies_to_another_socket_are_slower() {
+        const PROFILE: &str = include_str!("../../machines/xeon-max-9468-2s-flat.json");
+        let (here, hbm, there) = (NodeId(0), NodeId(8), NodeId(4));
+        let rate = |hardware: &Hardware, source, target, cores| {
+            cores as f64 * 1e9 / (copies_s(hardware, here, (source, target), cores, 1e9).unwrap() - 80.35e-9)
+        };
+        let xeon_max = Hardware::of(&Machine::from_profile("xeon-max-9468-2s-flat").unwrap()).unwrap();
+        let near = rate(&xeon_max, here, hbm, 1);
+        assert!((near / 5574.5e6 - 1.0).abs() < 1e-6, "{near}");
+        let far = rate(&xeon_max, here, there, 1) / near;
+        assert!((far - 2.0 / 2.734).abs() < 1e-3, "{far}");
+        assert!((rate(&xeon_max, there, there, 1) / near - 1.0 / 1.734).abs() < 1e-3);
+        assert!(rate(&xeon_max, here, there, 12) < 0.8 * rate(&xeon_max, here, hbm, 12));
+        // Measured latencies come first.
+        let row = |node: usize| -> Vec<f64> {
+            (0..16).map(|memory| if (memory % 8 < 4) == (node < 4) { 100.0 } else { 300.0 }).collect()
+        };
+        let latencies: Vec<Vec<f64>> = (0..16).map(row).collect();
+        let text = PROFILE.replace(
+            "\"read_latency_ns\": null",
+            &format!("\"read_latency_ns\": {{\"value\": {latencies:?}, \"source\": \"Fürst 2024, a test\"}}"),
+        );
+        let measured = Hardware::of(&Machine::from_profile_text("made up", &text).unwrap()).unwrap();
+        assert!((rate(&measured, here, there, 1) / near - 0.5).abs() < 1e-3);
     }
 
     #[test]

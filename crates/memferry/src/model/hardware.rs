@@ -5,10 +5,11 @@
 //! guess.
 
 use memferry_dsa::DeviceCosts;
+use memferry_dsa::internals::device_time::CachePart;
 
 use crate::route::Endpoints;
 use crate::topology::parameter::Parameter;
-use crate::topology::{Machine, NodeId, Tier};
+use crate::topology::{Machine, Node, NodeId, Tier};
 
 use super::ModelError;
 
@@ -51,6 +52,13 @@ pub const PARAMETERS: &[(&str, &str)] = &[
         "what a core works on submitting one descriptor, to a dedicated queue if there is a choice",
     ),
     ("submit_shared_ns", "the same to a shared queue"),
+    ("submit_write_ns", "the same by write(2)"),
+    ("device_llc_bytes", "part of the last-level cache of a socket that devices may write to"),
+    ("device_leaking_mb_per_s", "rate of a device whose writes to the last-level cache exceed that part"),
+    (
+        "remote_latency_ratio",
+        "latency of memory of another socket against the nearest one, where the latencies of links are not known",
+    ),
 ];
 
 /// A machine in numbers. Rates in bytes per second.
@@ -70,6 +78,8 @@ pub struct Hardware {
     /// Copy rate of all cores of a node together; infinite if unknown.
     pub(super) cores_copy_rate: f64,
     pub(super) core_copy_latency_s: Option<f64>,
+    /// `latencies[i][j]`: the latency of memory `j` for the cores of node `i`, relative to the nearest one; 1 if unknown.
+    pub(super) latencies: Vec<Vec<f64>>,
     pub(super) worker_wake_s: f64,
     pub(super) worker_warm_s: f64,
     pub(super) device: DeviceFigures,
@@ -90,6 +100,9 @@ pub(super) struct DeviceFigures {
     page_request_ns: Option<f64>,
     submit_ns: Option<f64>,
     submit_shared_ns: Option<f64>,
+    submit_write_ns: Option<f64>,
+    llc_bytes: Option<f64>,
+    leaking_rate: Option<f64>,
 }
 
 impl DeviceFigures {
@@ -122,6 +135,19 @@ impl DeviceFigures {
         })
     }
 
+    /// What a submission by write(2) takes of a core.
+    pub(super) fn write_ns(&self) -> Result<u64, ModelError> {
+        known("submit_write_ns", self.submit_write_ns)
+    }
+
+    /// The part of the last-level cache that devices write to.
+    pub(super) fn cache_part(&self) -> Result<CachePart, ModelError> {
+        Ok(CachePart {
+            bytes: known("device_llc_bytes", self.llc_bytes)?,
+            leaking_bytes_per_second: known("device_leaking_mb_per_s", self.leaking_rate)?,
+        })
+    }
+
     /// All costs of a device that copies at `rate`.
     pub(super) fn costs(&self, rate: f64) -> Result<DeviceCosts, ModelError> {
         let singles = self.costs_of_singles(rate)?;
@@ -138,9 +164,10 @@ impl DeviceFigures {
     }
 }
 
-/// A parameter in whole nanoseconds, as devices count.
-fn known(name: &str, ns: Option<f64>) -> Result<u64, ModelError> {
-    ns.map(|ns| ns.round() as u64)
+/// A parameter in whole units, such as nanoseconds, as devices count.
+fn known(name: &str, value: Option<f64>) -> Result<u64, ModelError> {
+    value
+        .map(|value| value.round() as u64)
         .ok_or_else(|| ModelError::Unknown { what: format!("the parameter {name}") })
 }
 
@@ -172,6 +199,9 @@ impl Hardware {
             let Parameter { name, value, .. } = parameter;
             let wanted = match name.as_str() {
                 "device_share" if *value <= 0.0 => "above 0",
+                "remote_latency_ratio" if *value < 1.0 => {
+                    "at least 1: far memory is not nearer than near memory"
+                }
                 "thread_skew" if *value >= 1.0 => "below 1: the slowest threads would stand still",
                 rate if rate.ends_with("_mb_per_s") && *value <= 0.0 => "above 0",
                 _ => continue,
@@ -226,7 +256,11 @@ impl Hardware {
                 page_request_ns: parameter("device_page_request_ns"),
                 submit_ns: parameter("submit_ns"),
                 submit_shared_ns: parameter("submit_shared_ns"),
+                submit_write_ns: parameter("submit_write_ns"),
+                llc_bytes: parameter("device_llc_bytes"),
+                leaking_rate: rate("device_leaking_mb_per_s"),
             },
+            latencies: latencies(machine),
             device_share: parameter("device_share").unwrap_or(1.0),
             thread_skew: parameter("thread_skew").unwrap_or(0.0),
         })
@@ -270,6 +304,14 @@ impl Hardware {
         self.core_copy_rate.unwrap_or(self.core_rate / 2.0)
     }
 
+    /// Copy rate of a thread of node `cpus` between two memories, by their positions. A core has a fixed number of cache
+    /// lines on their way, so that its rate falls as the latencies rise; a device has enough of them for far memory (Kuper
+    /// et al. 2024, section 4.2).
+    pub(super) fn thread_copy_rate_between(&self, cpus: usize, source: usize, target: usize) -> f64 {
+        let latencies = &self.latencies[cpus];
+        self.thread_copy_rate() * 2.0 / (latencies[source] + latencies[target])
+    }
+
     /// Rate of these devices together on a long copy, limited by the memories with known rates. Devices of unknown rate do
     /// nothing, as in [`device_shares`](crate::route::device_shares); `None` if
     /// there are no others.
@@ -283,4 +325,21 @@ impl Hardware {
         let memory_rates = [source, target].into_iter().flatten().filter_map(|node| self.memories[node].rate);
         Some(memory_rates.map(|rate| rate / passes).fold(devices_rate, f64::min))
     }
+}
+
+/// The latency of each memory for the cores of each node, relative to the memory that is nearest to them.
+fn latencies(machine: &Machine) -> Vec<Vec<f64>> {
+    let nodes = machine.nodes();
+    let ratio = machine.parameter("remote_latency_ratio").unwrap_or(1.0);
+    let of = |cpus: &Node| -> Vec<f64> {
+        let latency = |memory: &Node| machine.link(cpus.id, memory.id).read_latency_ns;
+        let nearest = nodes.iter().filter_map(latency).reduce(f64::min);
+        let relative = |memory: &Node| match (latency(memory), nearest) {
+            (Some(latency), Some(nearest)) => latency / nearest,
+            _ if cpus.socket.is_some() && memory.socket.is_some() && cpus.socket != memory.socket => ratio,
+            _ => 1.0,
+        };
+        nodes.iter().map(relative).collect()
+    };
+    nodes.iter().map(of).collect()
 }

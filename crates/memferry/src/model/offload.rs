@@ -10,7 +10,7 @@
 
 use memferry_dsa::DeviceCosts;
 use memferry_dsa::internals::device_time::{
-    AbsentPages, DeviceLoad, QueueLoad, SubmitterLoad, SubmitterTime, run,
+    AbsentPages, CachePart, DeviceLoad, QueueLoad, SubmitterLoad, SubmitterTime, run,
 };
 
 use crate::route::{Endpoints, Route, device_shares};
@@ -66,6 +66,31 @@ impl Offload {
         self.singles
     }
 
+    /// The costs of a device that writes to the last-level cache, where all devices of the socket together write to
+    /// `footprint_bytes` again and again.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`].
+    pub fn costs_into_cache(&self, footprint_bytes: u64) -> Result<DeviceCosts, ModelError> {
+        Ok(self.cache_part()?.apply(self.costs()?, footprint_bytes))
+    }
+
+    /// The part of the last-level cache that devices write to.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`].
+    pub fn cache_part(&self) -> Result<CachePart, ModelError> {
+        self.figures.cache_part()
+    }
+
+    /// What a submission by write(2) takes of a core.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`].
+    pub fn submit_write_ns(&self) -> Result<u64, ModelError> {
+        self.figures.write_ns()
+    }
+
     /// A copy through a dedicated queue, until it is complete.
     pub fn waited_for_s(&self, bytes: f64) -> f64 {
         elapsed_s(self.singles, bytes, 1, 1, 1)
@@ -83,6 +108,52 @@ impl Offload {
     pub fn batch_rate(&self, bytes: f64, batch: usize, in_flight: usize) -> Result<f64, ModelError> {
         let costs = if batch > 1 { self.costs()? } else { self.singles };
         Ok(rate(costs, bytes, batch, in_flight))
+    }
+
+    /// The rate of `devices` devices with batches that each write to the last-level cache.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`]: what batches cost, or the part of the cache that devices write to.
+    pub fn batch_rate_into_cache(
+        &self,
+        bytes: f64,
+        batch: usize,
+        in_flight: usize,
+        devices: usize,
+    ) -> Result<f64, ModelError> {
+        let footprint = bytes * (batch * in_flight * devices) as f64;
+        let costs = self.costs_into_cache(footprint.round() as u64)?;
+        Ok(devices as f64 * rate(costs, bytes, batch, in_flight))
+    }
+
+    /// Rate of `submitters` submitters that share a queue and an engine, each with `in_flight` batches.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`]: what batches and shared queues cost.
+    pub fn shared_rate(
+        &self,
+        bytes: f64,
+        batch: usize,
+        in_flight: usize,
+        submitters: usize,
+    ) -> Result<f64, ModelError> {
+        let costs = self.costs()?;
+        let queue = QueueLoad { group: 0, entries: 128, priority: 1, submit_ns: costs.submit_shared_ns };
+        let seconds = |repetitions| {
+            let submitter = SubmitterLoad {
+                queue: 0,
+                bytes: bytes.round() as u64,
+                batch: batch as u32,
+                depth: in_flight,
+                repetitions,
+                absent: AbsentPages::None,
+            };
+            let submitters = &vec![submitter; submitters];
+            elapsed_of(&DeviceLoad { costs, groups: &[1], read_buffers: &[], queues: &[queue], submitters })
+        };
+        let (short, long) = (4 * in_flight, 8 * in_flight);
+        let copied = ((long - short) * submitters * batch) as f64 * bytes;
+        Ok(copied / (seconds(long) - seconds(short)))
     }
 
     /// Rate of an engine whose queue is never empty.
@@ -140,8 +211,14 @@ fn elapsed_s(costs: DeviceCosts, bytes: f64, batch: usize, depth: usize, repetit
         repetitions,
         absent: AbsentPages::None,
     };
-    let load = DeviceLoad { costs, groups: &[1], queues: &[queue], submitters: &[submitter] };
-    run(&load).iter().map(|time: &SubmitterTime| time.elapsed_ns).max().unwrap_or(0) as f64 * 1e-9
+    let load =
+        DeviceLoad { costs, groups: &[1], read_buffers: &[], queues: &[queue], submitters: &[submitter] };
+    elapsed_of(&load)
+}
+
+/// Seconds until the last submitter is done.
+fn elapsed_of(load: &DeviceLoad<'_>) -> f64 {
+    run(load).iter().map(|time: &SubmitterTime| time.elapsed_ns).max().unwrap_or(0) as f64 * 1e-9
 }
 
 /// Smallest size from which on a condition holds; infinite if there is none below 1 GiB.

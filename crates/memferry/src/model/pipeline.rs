@@ -307,18 +307,18 @@ impl<'a> Simulation<'a> {
     fn begin(&mut self, queue: usize) -> Result<(), ModelError> {
         let Some(descriptor) = self.queues[queue].pop_front() else { return Ok(()) };
         let Fetch { column, node, .. } = self.plan.fetches[descriptor.fetch];
+        let (source, target) = (self.homes[column], self.hardware.position(node)?);
         let mover = match queue + 1 < self.queues.len() {
             true => Mover::Device(queue),
             false => Mover::Cpus {
                 node: self.cpus,
                 threads_count: 1.0,
                 speed: 1.0,
-                rate_max: self.hardware.thread_copy_rate(),
+                rate_max: self.hardware.thread_copy_rate_between(self.cpus, source, target),
             },
         };
-        let target = self.hardware.position(node)?;
         let event = Event::Copied { queue, descriptor };
-        self.traffic.copy(mover, self.homes[column], target, descriptor.bytes, event);
+        self.traffic.copy(mover, source, target, descriptor.bytes, event);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::engine::Engine;
 use super::error::MoverError;
 use super::guidelines::Guidelines;
-use super::schedule::Scheduler;
+use super::schedule::{CopyPolicy, CopyRequest, EngineShare, Scheduler};
 use super::{Mover, Route};
 use crate::copy_method::CopyMethods;
 use crate::topology::Machine;
@@ -18,6 +18,7 @@ pub struct MoverBuilder {
     workers_count: usize,
     methods: CopyMethods,
     route: Route,
+    policy: Option<CopyPolicy>,
     guidelines: Guidelines,
 }
 
@@ -31,6 +32,7 @@ impl MoverBuilder {
             workers_count: 1,
             methods,
             route: Route::default(),
+            policy: None,
             guidelines,
         }
     }
@@ -68,6 +70,44 @@ impl MoverBuilder {
         self
     }
 
+    /// Sets a policy that chooses the engines of each copy, and how much each of them copies.
+    ///
+    /// It replaces the route and [`Guidelines::offloads`] for copies without a route of their own. If it returns no engine,
+    /// or none that supports the operation, these decide. Copies below 2 MiB and other operations go whole to the first
+    /// engine that takes them. Larger ones are split by the weights; an engine that is done takes over parts of the others.
+    /// If all chosen engines are full, the copy waits as the module documentation says.
+    ///
+    /// It runs on the thread that starts the copy, once for each: keep it short. A panic in it reaches that thread, and the
+    /// copy completes with [`CopyError::Abandoned`](super::CopyError::Abandoned). So does an engine that is not there.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// use memferry::mover::{CopyRequest, EngineShare, Route};
+    /// use memferry::{Machine, Mover};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let machine = Arc::new(Machine::discover()?);
+    /// let mover = Mover::builder(machine)
+    ///     .copy_policy(|machine: &Machine, request: &CopyRequest<'_>| {
+    ///         let is_at_requester = |it: &usize| request.engines[*it].node == request.requester;
+    ///         match (0..request.engines.len()).find(is_at_requester) {
+    ///             Some(engine) => vec![EngineShare { engine, weight: 1 }],
+    ///             None => request.by_route(machine, Route::PushPull),
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Source: Fürst 2024, section 4.1.1 (policy functions).
+    pub fn copy_policy(
+        mut self,
+        policy: impl Fn(&Machine, &CopyRequest<'_>) -> Vec<EngineShare> + Send + Sync + 'static,
+    ) -> MoverBuilder {
+        self.policy = Some(Box::new(policy));
+        self
+    }
+
     /// Sets the rules that decide between devices and CPUs, [`Guidelines::of`] the machine by default.
     pub fn guidelines(mut self, guidelines: Guidelines) -> MoverBuilder {
         self.guidelines = guidelines;
@@ -79,8 +119,9 @@ impl MoverBuilder {
     /// # Errors
     /// [`MoverError::NoWorkers`], [`Thread`](MoverError::Thread).
     pub fn build(self) -> Result<Mover, MoverError> {
-        let MoverBuilder { machine, engines, workers_count, methods, route, guidelines } = self;
-        let scheduler = Scheduler::new(machine, engines, workers_count, methods, route, guidelines)?;
+        let MoverBuilder { machine, engines, workers_count, methods, route, policy, guidelines } = self;
+        let scheduler =
+            Scheduler::new(machine, engines, workers_count, methods, (route, policy), guidelines)?;
         Ok(Mover { scheduler: Arc::new(scheduler) })
     }
 }

@@ -3,7 +3,7 @@
 //! | | advice | here |
 //! |---|---|---|
 //! | G1 | contiguous ranges as one large descriptor, others in batches of 4 to 8 | [`batch_len`](memferry_dsa::internals::driver::batch_len) |
-//! | G2 | asynchronously, up to the depth of the queue; below a size the CPU is faster | [`depth`](memferry_dsa::internals::driver::depth), [`Guidelines::offload_bytes_min`] |
+//! | G2 | asynchronously, up to the depth of the queue; below a size the CPU is faster | [`depth`](memferry_dsa::internals::driver::depth), [`Guidelines::offloads`] |
 //! | G3 | data that is read at once into the last-level cache, other data into memory | [`Guidelines::into_cache`] |
 //! | G4 | between memories of different kinds devices lose least | devices are asked first, [`Route`](super::Route) |
 //! | G5 | several engines of a device at once, above all for small transfers | work items go to all queues, [`least_loaded`](memferry_dsa::internals::driver::least_loaded) |
@@ -44,11 +44,17 @@ pub enum Consumer {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Guidelines {
     /// CPUs do smaller copies. A device overtakes them at 128 bytes (figure 15) to 256 (figure 2b) if no thread waits for
-    /// it, and at 4096 if one waits for each copy.
+    /// it.
     ///
     /// Default: the size from which a busy device is at least as fast as a core, if the machine has both rates; otherwise
     /// 256. `memferry calibrate` measures cores; a profile also has the cost of a descriptor.
     pub offload_bytes_min: usize,
+    /// The same for copies whose thread [waits](super::CopyOptions::waits) at once: 4096 (section 6.1). A mover cannot see
+    /// that a thread will wait, so the options of the copy say it.
+    ///
+    /// Default: the size from which a device that is waited for takes no longer than a core, if the machine has the rates;
+    /// otherwise 4096.
+    pub offload_waited_bytes_min: usize,
     /// Size of the last-level cache; 0 if unknown, so that nothing is written there.
     ///
     /// Default: the value of sysfs for the first CPU of this machine.
@@ -59,12 +65,13 @@ impl Guidelines {
     /// The defaults for a machine.
     pub fn of(machine: &Machine) -> Guidelines {
         let llc_bytes = if machine.is_this_machine() { llc_bytes().unwrap_or(0) } else { 0 };
-        Guidelines { offload_bytes_min: break_even_bytes(machine).unwrap_or(256), llc_bytes }
+        let (offload_bytes_min, offload_waited_bytes_min) = break_even_bytes(machine).unwrap_or((256, 4096));
+        Guidelines { offload_bytes_min, offload_waited_bytes_min, llc_bytes }
     }
 
-    /// G2: whether a device should copy this size.
-    pub fn offloads(&self, size_bytes: usize) -> bool {
-        size_bytes >= self.offload_bytes_min
+    /// G2: whether a device should copy this size, for a thread that waits for it or not.
+    pub fn offloads(&self, size_bytes: usize, waits: bool) -> bool {
+        size_bytes >= if waits { self.offload_waited_bytes_min } else { self.offload_bytes_min }
     }
 
     /// G3: whether a device should write to the last-level cache: only data that is read soon and fits into the part that
@@ -75,12 +82,13 @@ impl Guidelines {
     }
 }
 
-/// The modelled size at which a device overtakes a core; `usize::MAX` if it never does.
-fn break_even_bytes(machine: &Machine) -> Option<usize> {
+/// The modelled sizes at which a busy device and one that is waited for overtake a core; `usize::MAX` if one never does.
+fn break_even_bytes(machine: &Machine) -> Option<(usize, usize)> {
     // Without it a device would cost nothing in the model.
     machine.parameter("device_descriptor_ns")?;
     let offload = Offload::of(&Hardware::of(machine).ok()?).ok()?;
-    Some(offload.break_even_pipelined_bytes().ceil() as usize)
+    let [busy, waited] = [offload.break_even_pipelined_bytes(), offload.break_even_waited_bytes()];
+    Some((busy.ceil() as usize, waited.ceil() as usize))
 }
 
 /// The cache of the highest level of the first CPU.
@@ -124,8 +132,10 @@ mod tests {
 
     #[test]
     fn small_copies_stay_on_the_cpu() {
-        let guidelines = Guidelines { offload_bytes_min: 256, llc_bytes: 0 };
-        assert_eq!([0, 255, 256, 1 << 20].map(|size| guidelines.offloads(size)), [false, false, true, true]);
+        let guidelines = Guidelines { offload_bytes_min: 256, offload_waited_bytes_min: 4096, llc_bytes: 0 };
+        let offloads = |waits| [0, 255, 256, 4095, 4096].map(|size| guidelines.offloads(size, waits));
+        assert_eq!(offloads(false), [false, false, true, true, true]);
+        assert_eq!(offloads(true), [false, false, false, false, true]);
     }
 
     #[test]
@@ -135,19 +145,22 @@ mod tests {
             assert!(PROFILE.contains(from));
             let machine =
                 Machine::from_profile_text("made up", &PROFILE.replace(from, to)).expect("a profile");
-            Guidelines::of(&machine).offload_bytes_min
+            let Guidelines { offload_bytes_min, offload_waited_bytes_min, .. } = Guidelines::of(&machine);
+            (offload_bytes_min, offload_waited_bytes_min)
         };
         // What the profile was calibrated on, and a core that copies twice as fast: twice (126 - 80.35) ns.
-        assert_eq!(with("5574.5", "5574.5"), 255);
-        assert_eq!(with("5574.5", "11149.0"), 509);
-        assert_eq!(with("5574.5", "40000.0"), usize::MAX, "no device is that fast");
-        assert_eq!(with("device_descriptor_ns", "worker_wake_ns"), 256, "what is not known is not guessed");
+        assert_eq!(with("5574.5", "5574.5"), (255, 4101));
+        assert_eq!(with("5574.5", "11149.0").0, 509);
+        assert_eq!(with("5574.5", "40000.0"), (usize::MAX, usize::MAX), "no device is that fast");
+        let unknown = with("device_descriptor_ns", "worker_wake_ns");
+        assert_eq!(unknown, (256, 4096), "what is not known is not guessed");
         assert_eq!(Guidelines::of(&Machine::two_tiers().expect("built in")).offload_bytes_min, 256);
     }
 
     #[test]
     fn only_what_is_read_soon_and_fits_goes_into_the_cache() {
-        let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 80 << 20 };
+        let guidelines =
+            Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 80 << 20 };
         let sizes = [1, 10 << 20, (10 << 20) + 1];
         assert_eq!(sizes.map(|size| guidelines.into_cache(Consumer::CoresSoon, size)), [true, true, false]);
         for consumer in [Consumer::Unknown, Consumer::Later] {

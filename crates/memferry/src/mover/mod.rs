@@ -105,7 +105,7 @@ pub(crate) use request::{Demand, Epoch, Epochs, FileSource};
 use schedule::Scheduler;
 
 pub use crate::copy_method::CopyMethods;
-pub use crate::route::{EngineKind, Route};
+pub use crate::route::{EngineKind, EngineSite, Route};
 pub use batch::Batch;
 pub use builder::MoverBuilder;
 pub use engine::{
@@ -116,6 +116,7 @@ pub use file_read::{FileBytes, FileRead};
 pub use guidelines::{Consumer, Guidelines};
 pub use ordered::Ordered;
 pub use request::{CopyOptions, CopyReport, Operation, OperationError, RawRequest, Transfer};
+pub use schedule::{CopyRequest, EngineShare};
 pub use scope::{Scope, ScopedOperation};
 pub use stats::{EngineStats, Latencies, MoverStats};
 

@@ -51,7 +51,8 @@ impl Mover {
             }
             let addresses: Vec<usize> =
                 targets.iter().flatten().map(|target| target.as_ptr().addr()).collect();
-            let pairs = if self.dualcasts(source.len()) { pairs(&addresses) } else { Vec::new() };
+            let pairs =
+                if self.dualcasts(source.len(), options.waits) { pairs(&addresses) } else { Vec::new() };
             let mut parts = Vec::new();
             for (one, other) in pairs {
                 if let (Some(one), Some(other)) = (targets[one].take(), targets[other].take()) {
@@ -88,7 +89,7 @@ impl Mover {
                     copy.with_cache_control(into_cache(size_bytes))
                 }
             });
-            let raws = raws.map(|raw| raw.with_route(options.route)).collect();
+            let raws = raws.map(|raw| raw.with_choice(options)).collect();
             self.start_all(raws, options);
         }))
     }
@@ -113,8 +114,8 @@ impl Mover {
     }
 
     /// Whether a device would execute dualcast. On a CPU, two copies are as fast, and can be split.
-    fn dualcasts(&self, size_bytes: usize) -> bool {
-        self.guidelines().offloads(size_bytes) && self.scheduler.accelerates(Opcode::Dualcast)
+    fn dualcasts(&self, size_bytes: usize, waits: bool) -> bool {
+        self.guidelines().offloads(size_bytes, waits) && self.scheduler.accelerates(Opcode::Dualcast)
     }
 }
 

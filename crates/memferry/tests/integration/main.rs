@@ -26,6 +26,7 @@ mod mover_fork;
 mod mover_lacks;
 mod mover_operations;
 mod mover_patience;
+mod mover_policy;
 mod mover_queues;
 mod mover_split;
 mod mover_stats;

@@ -21,7 +21,12 @@ fn mover_of(
     fault_plan: FaultPlan,
     dsa: DsaOptions,
 ) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
-    mover_support::mover_of(config, fault_plan, dsa, Guidelines { offload_bytes_min: 0, llc_bytes: 0 })
+    mover_support::mover_of(
+        config,
+        fault_plan,
+        dsa,
+        Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 0 },
+    )
 }
 
 fn check_sums(dsa: &DsaEngine) {

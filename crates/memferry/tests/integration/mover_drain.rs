@@ -83,7 +83,7 @@ fn failures_and_dropped_handles_end_as_well() {
 /// Split among queues, cut short by page faults, in batches, refused, done by the CPU: all of it.
 #[test]
 fn nothing_is_left_on_a_faulty_device() {
-    let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 0 };
+    let guidelines = Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 0 };
     for seed in 0..4 {
         let (mover, ..) = mover_of(
             &DeviceConfig::four_engines(),

@@ -17,7 +17,7 @@ use crate::mover_support::{Witness, machine};
 
 /// Whatever the size, devices are asked.
 fn everything_offloaded() -> Guidelines {
-    Guidelines { offload_bytes_min: 0, llc_bytes: 0 }
+    Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 0 }
 }
 
 fn options() -> CopyOptions {

@@ -16,7 +16,8 @@ use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedi
 
 use crate::mover_support::{check_descriptors, machine, mover_of};
 
-const EVERYTHING: Guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 1 << 40 };
+const EVERYTHING: Guidelines =
+    Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 1 << 40 };
 /// The operations that copy: Dualcast serves a replication whose targets happen to be equal modulo 4096.
 const COPY: &[Opcode] = &[Opcode::Memmove, Opcode::Dualcast];
 

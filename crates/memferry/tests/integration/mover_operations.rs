@@ -25,7 +25,8 @@ use crate::mover_support;
 use crate::mover_support::{check_descriptors, machine};
 
 const PAGE: usize = PAGE_BYTES as usize;
-const EVERYTHING: Guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 1 << 40 };
+const EVERYTHING: Guidelines =
+    Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 1 << 40 };
 
 fn options() -> CopyOptions {
     CopyOptions::default()
@@ -312,7 +313,7 @@ fn copies_for_cores_that_read_soon_go_into_the_cache() {
         config.capabilities = Capabilities::from_bits(Capabilities::ALL.bits() & !(1 << 2));
         let device = Emulator::start(&config, FaultPlan::none()).expect("a valid configuration");
         let dsa = Arc::new(DsaEngine::new(vec![device.portal(0)], DsaOptions::default()).expect("a thread"));
-        let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 80_000 };
+        let guidelines = Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 80_000 };
         let mover =
             Mover::builder(machine()).guidelines(guidelines).engine(dsa.clone()).build().expect("threads");
         let how = CopyOptions { consumer, ..options() };

@@ -16,7 +16,7 @@ use crate::slow::{Pace, Slow};
 fn mover(info: WorkQueueInfo, pace: Pace, completion_timeout: Duration) -> (Mover, Arc<DsaEngine>) {
     let options = DsaOptions { completion_timeout, ..DsaOptions::default() };
     let dsa = Arc::new(DsaEngine::new(vec![Slow::new(info, pace)], options).expect("a thread"));
-    let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 0 };
+    let guidelines = Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 0 };
     let mover = Mover::builder(machine()).guidelines(guidelines).engine(dsa.clone()).build();
     (mover.expect("threads"), dsa)
 }

@@ -13,7 +13,7 @@ use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 /// Whatever the size, devices are asked.
 fn everything_offloaded() -> Guidelines {
-    Guidelines { offload_bytes_min: 0, llc_bytes: 0 }
+    Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 0 }
 }
 
 fn machine() -> Arc<Machine> {

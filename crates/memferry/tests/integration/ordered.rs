@@ -21,7 +21,7 @@ fn on_device(fault_plan: FaultPlan) -> (Mover, Arc<Emulator>) {
     let device = Emulator::start(&DeviceConfig::four_engines(), fault_plan).expect("a valid configuration");
     let portals: Vec<Arc<dyn Portal>> = vec![device.portal(0)];
     let dsa = DsaEngine::new(portals, DsaOptions::default()).expect("a thread");
-    let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 0 };
+    let guidelines = Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 0 };
     let builder = Mover::builder(machine()).guidelines(guidelines).engine(Arc::new(dsa));
     (builder.build().expect("threads"), device)
 }

@@ -358,6 +358,7 @@ mod tests {
                 let modelled = run(&DeviceLoad {
                     costs,
                     groups: &[engines as usize],
+                    read_buffers: &[],
                     queues: &[QueueLoad { group: 0, entries: 32, priority: 10, submit_ns }],
                     submitters: &[submitter],
                 })[0];

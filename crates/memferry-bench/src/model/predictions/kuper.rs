@@ -96,32 +96,30 @@ impl List {
             .unexplained = Some(
             "engines that work on descriptors of a batch at the same time are not modelled: dividing never helps",
         );
-        let alike = costs.batch_rate(256.0, 4, 1)? / costs.rate(256.0, 4);
-        self.statement("a batch of 4 like 4 cores, shared queue", &["K038"], (0.9..1.1).contains(&alike))
-            .unexplained = Some(
-            "descriptors of a batch come out one per 126 ns here, those of several cores at the same time",
-        );
-        let devices = |count: usize| -> f64 {
-            hardware.copy_rate(&(0..count).collect::<Vec<_>>(), Endpoints::default()).unwrap_or(0.0) / 1e9
+        // A core streams descriptors, one per round trip of ENQCMD: with one engine, 32 in flight.
+        let alike = |count: usize| -> Result<f64, ModelError> {
+            Ok(costs.shared_rate(kib, count, 32 / count, 1)?
+                / costs.shared_rate(kib, 1, 32 / count, count)?)
         };
-        self.statement("linear up to four devices", &["K049"], (devices(4) / devices(1) - 4.0).abs() < 0.2);
-        // Figure 10: the largest size of which 32 copies of each device (K026) fit into the two of 15 ways of the last-level
-        // cache (K019) that devices may write to.
-        let share = self.published("K019") * 1e6 * 2.0 / 15.0;
-        let in_flight = self.published("K026");
-        let fits = |count: f64, size: f64| count * in_flight * size <= share;
-        for count in [3.0, 4.0] {
-            let sizes = (0..20).map(|power| kib * f64::from(1 << power));
-            let largest = sizes.take_while(|&size| fits(count, size)).last().unwrap_or(0.0);
-            self.figure(
-                &format!("size beyond which {count} devices slow down"),
-                &["K050"],
-                largest / kib,
-                "KB",
-            )
-            .unexplained = (count == 3.0)
-                .then_some("by the cache's ways alone, three devices have room for one size more");
-        }
+        let is_alike = [2, 4, 8].into_iter().map(alike).collect::<Result<Vec<f64>, _>>()?;
+        self.statement(
+            "a batch of n like n cores, shared queue",
+            &["K038"],
+            is_alike.iter().all(|ratio| (0.9..1.1).contains(ratio)),
+        );
+        // Figure 9, one thread: the sizes at which a shared queue has less than 95 % of a dedicated one.
+        let sizes = (8..=16).map(|power| f64::from(1 << power));
+        let slower = |bytes: &f64| -> bool {
+            let shared = costs.shared_rate(*bytes, 1, 16, 1).unwrap_or(f64::NAN);
+            shared < 0.95 * costs.rate(*bytes, 16)
+        };
+        let slower: Vec<f64> = sizes.filter(slower).collect();
+        let (least, largest) = (slower.first().copied(), slower.last().copied());
+        self.figure("shared queue slower from", &["K047"], least.unwrap_or(f64::NAN) / kib, "KB")
+            .unexplained = Some("in the model one thread is bound by ENQCMD at every small size");
+        self.figure("shared queue slower up to", &["K048"], largest.unwrap_or(f64::NAN) / kib, "KB");
+        self.devices(&hardware, &costs)?;
+        self.packets();
         // Appendix A: programs that do little but copy gain at most what a device is faster than a core.
         let faster = costs.device_rate() / (kib * kib / costs.core_s(kib * kib));
         for (name, row) in [
@@ -134,12 +132,66 @@ impl List {
             self.figure(&format!("most that {name} gains"), &[row], faster, "x").unexplained =
                 (row == "K087").then_some("RMA does more than copying, and how much is not printed");
         }
-        const LEAKY: &str =
-            "writes beyond the share of the last-level cache that devices have, which the model lacks";
-        self.figure("three devices beyond 64 KB", &["K051"], devices(3), "GB/s").unexplained = Some(LEAKY);
-        self.figure("four devices beyond 64 KB", &["K052"], devices(4), "GB/s").unexplained = Some(LEAKY);
-        self.figure("each of three", &["K053"], devices(3) / 3.0, "GB/s").unexplained = Some(LEAKY);
-        self.figure("each of four", &["K054"], devices(4) / 4.0, "GB/s").unexplained = Some(LEAKY);
         Ok(())
+    }
+
+    /// Figure 10: several devices that write to the last-level cache.
+    fn devices(&mut self, hardware: &Hardware, costs: &Offload) -> Result<(), ModelError> {
+        let kib = 1024.0;
+        self.context = &["K029", "K030", "K032", "K052"];
+        let memories = |count: usize| {
+            hardware.copy_rate(&(0..count).collect::<Vec<_>>(), Endpoints::default()).unwrap_or(f64::INFINITY)
+        };
+        let in_flight = self.published("K026") as usize;
+        let rate = |count: usize, size: f64| -> Result<f64, ModelError> {
+            Ok(costs.batch_rate_into_cache(size, 1, in_flight, count)?.min(memories(count)) / 1e9)
+        };
+        let linear = rate(4, 64.0 * kib)? / rate(1, 64.0 * kib)?;
+        self.statement("linear up to four devices", &["K049"], (linear - 4.0).abs() < 0.2);
+        let sizes: Vec<f64> = (0..=10).map(|power| kib * f64::from(1 << power)).collect();
+        for count in [3, 4] {
+            let mut largest = 0.0;
+            for pair in sizes.windows(2) {
+                if rate(count, pair[1])? < 0.95 * rate(count, pair[0])? {
+                    largest = pair[0];
+                    break;
+                }
+            }
+            self.figure(
+                &format!("size beyond which {count} devices slow down"),
+                &["K050"],
+                largest / kib,
+                "KB",
+            )
+            .unexplained = (count == 3)
+                .then_some("by the cache's ways alone, three devices have room for one size more");
+        }
+        let (three, four) = (rate(3, 1024.0 * kib)?, rate(4, 1024.0 * kib)?);
+        self.figure("three devices beyond 64 KB", &["K051"], three, "GB/s");
+        self.figure("four devices beyond 64 KB", &["K052"], four, "GB/s").is_fit = true;
+        self.figure("each of three", &["K053"], three / 3.0, "GB/s");
+        self.figure("each of four", &["K054"], four / 4.0, "GB/s").is_fit = true;
+        Ok(())
+    }
+
+    /// Section 6.4: a packet takes a fixed time and one for each byte that is copied. Copies are 30 % of the time of a packet
+    /// of 512 bytes; what remains without them is the most that a device can gain.
+    fn packets(&mut self) {
+        self.context = &["K077"];
+        let copied = self.published("K077") / 100.0;
+        // In units of the fixed time.
+        let copying = |bytes: f64| copied / (1.0 - copied) * bytes / 512.0;
+        let packet = |bytes: f64| 1.0 + copying(bytes);
+        let share = |bytes: f64| 100.0 * copying(bytes) / packet(bytes);
+        self.figure("copies of a packet of 512 B", &["K077"], share(512.0), "%").is_fit = true;
+        self.figure("copies of a packet of 1 KB", &["K078"], share(1024.0), "%");
+        let dropped = 100.0 * (1.0 - packet(256.0) / packet(1024.0));
+        self.figure("packets dropped from 256 B to 1 KB", &["K079"], dropped, "%").unexplained = Some(
+            "copies of packets of 256 bytes may cost less for each byte, since they come out of the first cache",
+        );
+        self.figure("least gain of packets above 256 B", &["K083"], packet(512.0), "x").unexplained =
+            Some("making and submitting a descriptor takes time of the core, which is not printed");
+        // The largest packet of Ethernet without jumbo frames; the paper names none.
+        self.figure("largest gain of packets", &["K084"], packet(1518.0), "x");
     }
 }

@@ -1,6 +1,6 @@
 //! Fürst 2024: table 6.2, and copies by one device and by several.
 
-use memferry::internals::{Endpoints, Hardware, Offload, Pipeline, Run, copy_s, device_shares};
+use memferry::internals::{Endpoints, Hardware, Offload, Pipeline, Run, copies_s, copy_s, device_shares};
 use memferry::model::ModelError;
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
@@ -133,6 +133,7 @@ impl List {
         );
         self.statement("four devices best on average", &["F057"], four > eight * 1.001).unexplained =
             Some("four and eight come out alike, as both saturate the source's memory");
+        self.cores(&hardware, four.max(eight), rate(Route::All, 15)?)?;
         let costs = Offload::of(&hardware)?;
         self.statement("batches faster than single submissions at the largest size", &["F018"], {
             costs.batch_rate(GIB, 50, 1)? > costs.rate(GIB, 1)
@@ -146,6 +147,26 @@ impl List {
         let enough = enough.unwrap_or(f64::INFINITY) / mib;
         self.figure("size from which single submissions reach 90 %", &["F017", "F062"], enough, "MiB")
             .unexplained = Some("the thesis's library adds delays to each submission, and prints none");
+        Ok(())
+    }
+
+    /// Copies by the cores of node 0, beside what devices reach within the socket and to the other one.
+    fn cores(&mut self, hardware: &Hardware, devices: f64, devices_far: f64) -> Result<(), ModelError> {
+        self.context = &["F021", "F072", "F073", "F084"];
+        let by = |cores: usize, target| -> Result<f64, ModelError> {
+            let nodes = (NodeId(0), NodeId(target));
+            Ok(cores as f64 / copies_s(hardware, NodeId(0), nodes, cores, GIB)?)
+        };
+        let (near, far) = (by(12, 8)?, by(12, 12)?);
+        self.statement("software path below half of the theoretical rate", &["F059"], {
+            by(1, 8)? < self.published("F059") * self.published("F036")
+        });
+        self.statement("cores copy faster within a socket", &["F060"], near > 1.05 * far);
+        self.statement(
+            "devices like cores within a socket, and faster between sockets",
+            &["F063"],
+            (0.9..1.1).contains(&(devices / near)) && devices_far > 1.05 * far,
+        );
         Ok(())
     }
 }

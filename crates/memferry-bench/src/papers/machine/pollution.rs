@@ -1,6 +1,6 @@
-//! The cost of copies to another thread: a reader whose working set fits into its caches, alone and beside copies.
+//! The cost of copies to other threads: readers whose working sets fit into their caches, alone and beside copies.
 //!
-//! The reader follows a chain through its working set. Each load depends on the one before, so that its speed is the latency of the
+//! A reader follows a chain through its working set. Each load depends on the one before, so that its speed is the latency of the
 //! level that holds its lines. Source: Kuper et al. 2024, section 4.5 and figure 13, with X-Mem as the reader.
 
 use std::hint::black_box;
@@ -17,6 +17,9 @@ use crate::dsa::load::{self, Load, threads};
 use crate::harness::median;
 use crate::papers::{Measurement, Metric, Point, RunLength, Skipped};
 
+/// Readers, each with a CPU and a working set of its own (section 4.5). On a machine with fewer CPUs there are fewer.
+const READERS: usize = 8;
+
 /// Bytes of the working set unless a point chooses others.
 const WORKING_SET_BYTES: u64 = 4 << 20;
 
@@ -32,7 +35,7 @@ const LOADS: usize = 4096;
 const POLLUTION_FACTOR: usize = 10;
 
 impl OnMachine {
-    /// Load latencies of a reader on another CPU beside the copies.
+    /// Load latencies of readers on other CPUs beside the copies.
     pub(super) fn pollution(
         &self,
         point: &Point,
@@ -54,23 +57,23 @@ impl OnMachine {
                 WORKING_SETS.end()
             ));
         }
-        let reader_cpu = home.cpus.remove(0);
+        // The CPUs that the copies do not need.
+        let readers_count = home.cpus.len().saturating_sub(point.submitters).clamp(1, READERS);
+        let reader_cpus: Vec<u32> = home.cpus.drain(..readers_count).collect();
         home.crowded = crowded(point.submitters, home.cpus.len());
         let load = Load { repetitions: load.repetitions.saturating_mul(POLLUTION_FACTOR), ..load };
         let mut lanes = self.lanes(point, load, executors, &home)?;
-        let mut reader = on_cpu(reader_cpu, || Reader::new(working_set as usize))?;
+        let reader = |cpu: u32| Ok((cpu, on_cpu(cpu, || Reader::new(working_set as usize))?));
+        let mut readers = reader_cpus.into_iter().map(reader).collect::<Result<Vec<_>, Skipped>>()?;
         let (mut alone, mut beside, mut slowdowns) = (Vec::new(), Vec::new(), Vec::new());
         // In turns, and equally long, so that clocks and caches that change with time change both. The first turn tells how
         // long that is.
         let mut count = 1;
         for turn in 0..=effort.iterations {
-            let own = median(&on_cpu(reader_cpu, || reader.alone(count))?);
+            let (own, _) = read_by(&mut readers, |reader| reader.alone(count))?;
             let is_over = &AtomicBool::new(false);
             let (ran, read) = thread::scope(|scope| {
-                let reading = scope.spawn(|| {
-                    let _ = confine(&[reader_cpu]);
-                    reader.until(is_over)
-                });
+                let reading = scope.spawn(|| read_by(&mut readers, |reader| reader.until(is_over)));
                 let ran = {
                     let _over = StopOnDrop(is_over);
                     threads(lanes, 1)
@@ -79,21 +82,25 @@ impl OnMachine {
             });
             let Ok(read) = read else { return Skipped::cannot(READER_ENDED) };
             (_, lanes) = ran?;
-            count = read.len();
+            let (read, values_count) = read?;
+            count = values_count;
             if turn == 0 {
                 continue;
             }
-            let read = median(&read);
             alone.push(own);
             beside.push(read);
             slowdowns.push(read / own);
         }
-        let note = self.place(&home, &lanes);
+        let mut note = self.place(&home, &lanes);
+        if readers_count < READERS {
+            let fewer = format!("{readers_count} of {READERS} readers, for want of CPUs");
+            note = Some(note.map_or(fewer.clone(), |note| format!("{note}; {fewer}")));
+        }
         let peer = Some(("alone", median(&alone)));
         let load = Measurement { peer, ..Measurement::new(Metric::LOAD, beside) };
         let mut slowdown = Measurement::new(Metric::SLOWDOWN, slowdowns).with_note(note.clone());
-        // The published copies have a core each.
-        slowdown.is_other_work = home.crowded.is_some();
+        // The published copies and readers have a core each.
+        slowdown.is_other_work = home.crowded.is_some() || readers_count < READERS;
         Ok(vec![load.with_note(note), slowdown])
     }
 }
@@ -110,7 +117,31 @@ fn on_cpu<T: Send>(cpu: u32, run: impl FnOnce() -> T + Send) -> Result<T, Skippe
     ran.map_or_else(|_| Skipped::cannot(READER_ENDED), Ok)
 }
 
-/// Stops the reader on drop, also when a copying thread panics: otherwise it would read for ever.
+/// Lets all readers read at the same time, each on its CPU. The median of their values, and the number of values of one.
+fn read_by(
+    readers: &mut [(u32, Reader)],
+    read: impl Fn(&mut Reader) -> Vec<f64> + Sync,
+) -> Result<(f64, usize), Skipped> {
+    let read = &read;
+    let joined: Vec<thread::Result<Vec<f64>>> = thread::scope(|scope| {
+        let on_its_cpu = |(cpu, reader): &mut (u32, Reader)| {
+            let _ = confine(&[*cpu]);
+            read(reader)
+        };
+        let threads: Vec<_> =
+            readers.iter_mut().map(|reader| scope.spawn(move || on_its_cpu(reader))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    match joined.into_iter().collect::<thread::Result<Vec<_>>>() {
+        Ok(values) => {
+            let count = values.iter().map(Vec::len).min().unwrap_or(0);
+            Ok((median(&values.concat()), count))
+        }
+        Err(_) => Skipped::cannot(READER_ENDED),
+    }
+}
+
+/// Stops the readers on drop, also when a copying thread panics: otherwise they would read for ever.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -173,6 +204,16 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_readers_read() {
+        let mut readers: Vec<_> = (0..3).map(|_| (0, Reader::new(512 << 10))).collect();
+        let (value, count) = read_by(&mut readers, |reader| reader.alone(5)).unwrap();
+        assert!(value > 0.0 && count == 5);
+        assert!(readers.iter().all(|(_, reader)| reader.at != 0), "one has read nothing");
+        let error = read_by(&mut readers, |_| panic!("a reader"));
+        assert!(error.unwrap_err().to_string().contains("ended"));
+    }
 
     #[test]
     fn the_chain_visits_every_line_once() {

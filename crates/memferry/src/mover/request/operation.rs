@@ -62,7 +62,7 @@ where
                             (ended.outcome().expect("the request's type names the outcome"), report)
                         }));
                     };
-                    start(RawRequest::of_task(task, callback).with_route(options.route));
+                    start(RawRequest::of_task(task, callback).with_choice(options));
                 }
             },
         );

@@ -12,11 +12,13 @@ use memferry_dsa::{Opcode, Status};
 use super::completion::{Callback, CopyReport};
 use super::epoch::Epoch;
 use super::read::{Demand, FileSource};
+use super::transfer::CopyOptions;
 use crate::copy_method::CopyMethods;
 use crate::moment::Moment;
 use crate::mover::error::CopyError;
 use crate::route::Route;
 use crate::storage::{BLOCK_BYTES, StoredFile};
+use crate::topology::NodeId;
 
 /// A request as engines see it: a copy with two addresses, a size and a callback, or another operation
 /// ([`is_operation`](RawRequest::is_operation)) for engines that [support](crate::mover::Engine::supports) it. An operation
@@ -35,6 +37,8 @@ pub struct RawRequest {
     into_cache: bool,
     /// Replaces the mover's route.
     route: Option<Route>,
+    requester: Option<NodeId>,
+    waits: bool,
     made: Moment,
     callback: Option<Callback>,
     opcode: Opcode,
@@ -97,6 +101,8 @@ impl RawRequest {
             block_on_fault: false,
             into_cache: false,
             route: None,
+            requester: None,
+            waits: false,
             made,
             callback: Some(callback),
             opcode: Opcode::Memmove,
@@ -189,6 +195,8 @@ impl RawRequest {
             block_on_fault: false,
             into_cache: false,
             route: None,
+            requester: None,
+            waits: false,
             made: Moment::now(),
             callback: Some(callback),
             opcode,
@@ -216,6 +224,13 @@ impl RawRequest {
     #[inline]
     pub fn with_route(mut self, route: Option<Route>) -> RawRequest {
         self.route = route;
+        self
+    }
+
+    /// Applies the options that choose its engines.
+    #[inline]
+    pub(in crate::mover) fn with_choice(mut self, options: CopyOptions) -> RawRequest {
+        (self.route, self.requester, self.waits) = (options.route, options.requester, options.waits);
         self
     }
 
@@ -270,6 +285,16 @@ impl RawRequest {
     /// The route in place of the mover's.
     pub fn route(&self) -> Option<Route> {
         self.route
+    }
+
+    /// The node whose CPUs asked for it, if known.
+    pub fn requester(&self) -> Option<NodeId> {
+        self.requester
+    }
+
+    /// Whether the thread that asked for it waits at once.
+    pub fn waits(&self) -> bool {
+        self.waits
     }
 
     /// Whether this is an operation other than a copy: without addresses, and never split.

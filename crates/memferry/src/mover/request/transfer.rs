@@ -28,6 +28,11 @@ pub struct CopyOptions {
     pub block_on_fault: bool,
     /// The route of this copy; `None` for the mover's [route](crate::mover::MoverBuilder::route).
     pub route: Option<Route>,
+    /// The node whose CPUs ask for the copy, for a [copy policy](crate::mover::MoverBuilder::copy_policy).
+    pub requester: Option<NodeId>,
+    /// Whether the calling thread waits for the copy at once. A device then gets it only from
+    /// [`offload_waited_bytes_min`](crate::mover::Guidelines::offload_waited_bytes_min) on, since nothing happens meanwhile.
+    pub waits: bool,
 }
 
 /// A copy in flight. It owns its buffers and returns them when it is done.

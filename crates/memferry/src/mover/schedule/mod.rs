@@ -6,6 +6,7 @@
 #[cfg(all(test, memferry_loom))]
 #[allow(unsafe_code)]
 mod loom_split;
+mod policy;
 #[allow(unsafe_code)]
 mod split;
 mod split_engines;
@@ -26,6 +27,9 @@ use crate::copy_method::CopyMethods;
 use crate::route::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN, first_engine};
 use crate::topology::{Machine, NodeId};
 use split::SplitCounters;
+
+pub(super) use policy::CopyPolicy;
+pub use policy::{CopyRequest, EngineShare};
 
 /// Largest copy that the calling thread does if all engines refuse it. At 5 GB/s it takes 50 us, within the 10 to
 /// 100 us that asynchronous code may compute between two awaits.
@@ -53,6 +57,8 @@ pub(super) struct Scheduler {
     /// For copies by calling threads; the own CPU engines have the same.
     methods: CopyMethods,
     pub(super) route: Route,
+    /// Chooses engines in place of the route.
+    policy: Option<CopyPolicy>,
     pub(super) guidelines: Guidelines,
     pub(super) epochs: Epochs,
     /// Number of copies offered, for [`Route::RoundRobin`].
@@ -71,7 +77,7 @@ impl Scheduler {
         added: Vec<Arc<dyn Engine>>,
         workers_count: usize,
         methods: CopyMethods,
-        route: Route,
+        (route, policy): (Route, Option<CopyPolicy>),
         guidelines: Guidelines,
     ) -> Result<Scheduler, MoverError> {
         let mut nodes: Vec<_> =
@@ -101,6 +107,7 @@ impl Scheduler {
             sites,
             methods,
             route,
+            policy,
             guidelines,
             epochs: Epochs::default(),
             turn: AtomicUsize::new(0),
@@ -205,15 +212,15 @@ impl Scheduler {
         target_node: Option<NodeId>,
     ) {
         let mut batches: Vec<Vec<RawRequest>> = self.engines.iter().map(|_| Vec::new()).collect();
-        // A run of like requests asks for its engine once, unless engines take turns.
+        // A run of like requests asks for its engine once, unless engines take turns or a policy may change its mind.
         let mut last = None;
         let mut left_count = copies.len();
         let epoch = self.epochs.current();
         for mut copy in copies {
             self.join_epoch(&mut copy, || epoch.clone());
-            let alike = (copy.size_bytes(), copy.opcode(), copy.is_operation(), copy.route());
+            let alike = (copy.size_bytes(), copy.opcode(), copy.is_operation(), copy.route(), copy.waits());
             let engine = match last {
-                Some((last, engine)) if last == alike && self.route_of(&copy) != Route::RoundRobin => engine,
+                Some((last, engine)) if last == alike && self.is_constant(&copy) => engine,
                 _ => self.engine_for_small(&copy, source_node, target_node),
             };
             last = Some((alike, engine));
@@ -262,7 +269,7 @@ impl Scheduler {
     pub(super) fn with_hints(&self, copy: RawRequest, options: CopyOptions) -> RawRequest {
         let into_cache = self.guidelines.into_cache(options.consumer, copy.size_bytes());
         let copy = copy.with_block_on_fault(options.block_on_fault).with_cache_control(into_cache);
-        copy.with_route(options.route)
+        copy.with_choice(options)
     }
 
     /// Whether one of the added engines supports the operation.
@@ -304,6 +311,9 @@ impl Scheduler {
         }
         let endpoints =
             Endpoints { source_node, target_node, size_bytes: copy.size_bytes(), turn: self.next_turn() };
+        if let Some(shares) = policy::chosen(self, &copy, endpoints) {
+            return policy::try_chosen(self, copy, endpoints, &shares);
+        }
         self.try_engines(0..self.cpus_begin, copy, endpoints).or_else(|Rejected { copy, .. }| {
             self.try_engines(self.cpus_begin..self.engines.len(), copy, endpoints)
         })
@@ -317,19 +327,21 @@ impl Scheduler {
         copy: RawRequest,
         endpoints: Endpoints,
     ) -> Result<(), Rejected> {
-        let Rejected { mut copy, mut why } =
-            match split_engines::try_split(self, range.clone(), copy, endpoints) {
-                Ok(()) => return Ok(()),
-                Err(rejected) => rejected,
-            };
-        for index in self.candidates(range, &copy, endpoints) {
-            let Err(rejected) = self.engines[index].submit(copy) else { return Ok(()) };
-            copy = rejected.copy;
-            if rejected.why == Refusal::Full {
-                why = Refusal::Full;
-            }
-        }
-        Err(Rejected { copy, why })
+        let Rejected { copy, why } = match split_engines::try_split(self, range.clone(), copy, endpoints) {
+            Ok(()) => return Ok(()),
+            Err(rejected) => rejected,
+        };
+        let candidates = self.candidates(range, &copy, endpoints);
+        submit_to_any(&self.engines, candidates, copy).map_err(|rejected| match why {
+            Refusal::Full => Rejected { why, ..rejected },
+            _ => rejected,
+        })
+    }
+
+    /// Whether a second request like this one would get the same engine.
+    fn is_constant(&self, copy: &RawRequest) -> bool {
+        let is_by_route = self.policy.is_none() || copy.route().is_some();
+        is_by_route && self.route_of(copy) != Route::RoundRobin
     }
 
     /// The first engine for a request of a batch; `None` for copies that may be split, or if no engine supports it.
@@ -344,6 +356,9 @@ impl Scheduler {
             return None;
         }
         let endpoints = Endpoints { source_node, target_node, size_bytes, turn: self.next_turn() };
+        if let Some(shares) = policy::chosen(self, copy, endpoints) {
+            return shares.first().map(|share| share.engine);
+        }
         let first = |range| self.candidates(range, copy, endpoints).next();
         first(0..self.cpus_begin).or_else(|| first(self.cpus_begin..self.engines.len()))
     }
@@ -373,7 +388,7 @@ impl Scheduler {
         }
         let opcode = copy.opcode();
         // A no-op has no bytes, so its size is no reason to prefer a CPU.
-        let offloads = opcode == Opcode::Noop || self.guidelines.offloads(copy.size_bytes());
+        let offloads = opcode == Opcode::Noop || self.guidelines.offloads(copy.size_bytes(), copy.waits());
         let order = (0..engines.len()).map(move |step| (first + step) % engines.len());
         let should = move |&index: &usize| {
             engines[index].supports(opcode) && (offloads || engines[index].kind() == EngineKind::Cpu)
@@ -406,4 +421,24 @@ impl Scheduler {
         let nearest = first_engine(Route::Single, &self.machine, &self.sites[self.cpus_begin..], endpoints);
         &self.cpus[nearest.unwrap_or(0)]
     }
+}
+
+/// Submits a request to the first of these engines that takes it.
+///
+/// # Errors
+/// [`Rejected`], if none does; the refusal is `Full` if one of them was full.
+fn submit_to_any(
+    engines: &[Arc<dyn Engine>],
+    order: impl Iterator<Item = usize>,
+    mut copy: RawRequest,
+) -> Result<(), Rejected> {
+    let mut why = Refusal::Gone;
+    for index in order {
+        let Err(rejected) = engines[index].submit(copy) else { return Ok(()) };
+        copy = rejected.copy;
+        if rejected.why == Refusal::Full {
+            why = Refusal::Full;
+        }
+    }
+    Err(Rejected { copy, why })
 }

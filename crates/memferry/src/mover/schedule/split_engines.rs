@@ -9,9 +9,16 @@ use crate::mover::engine::{Refusal, Rejected};
 use crate::mover::request::RawRequest;
 use crate::route::{Endpoints, Route, SHARE_BYTES_MIN, Share, engine_shares};
 
-struct MoverEngines {
+pub(super) struct MoverEngines {
     scheduler: Arc<Scheduler>,
     endpoints: Endpoints,
+}
+
+impl MoverEngines {
+    /// The engines of a copy between these ends.
+    pub(super) fn new(scheduler: Arc<Scheduler>, endpoints: Endpoints) -> MoverEngines {
+        MoverEngines { scheduler, endpoints }
+    }
 }
 
 /// Begins a split copy if the route has several workers for it among the engines in `range`.
@@ -40,7 +47,7 @@ pub(super) fn try_split(
     }
     let lane = |share: Share| Lane::new(able[share.engine], width(&share), share.bytes);
     let lanes = shares.into_iter().map(lane).collect();
-    Split::begin(MoverEngines { scheduler: scheduler.clone(), endpoints }, copy, lanes, CUT)
+    Split::begin(MoverEngines::new(scheduler.clone(), endpoints), copy, lanes, CUT)
 }
 
 impl SplitEngines for MoverEngines {

@@ -26,7 +26,7 @@ pub(crate) fn machine() -> Arc<Machine> {
 /// A cache with `pages` on [`NEAR`] whose copies wait until the test finishes them.
 pub(crate) fn held(pages: usize) -> (Cache, Arc<Held>) {
     let engine = Arc::new(Held::default());
-    let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 1 << 20 };
+    let guidelines = Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 0, llc_bytes: 1 << 20 };
     let builder = Mover::builder(machine()).engine(engine.clone()).route(Route::Single);
     let mover = builder.guidelines(guidelines).build().unwrap();
     (Cache::builder(mover).budget(NEAR, pages * PAGE).build().unwrap(), engine)
