@@ -219,7 +219,7 @@ mod tests {
                 let mut target = vec![0; size];
                 // SAFETY: both have `size` bytes.
                 let answer = unsafe { copy(target.as_mut_ptr(), source.as_ptr(), size) };
-                assert_eq!((answer, &target), (target.as_mut_ptr(), &source));
+                assert_eq!((answer.cast_const(), &target), (target.as_ptr(), &source));
             }
             let mut target = vec![0; size];
             // SAFETY: both have `size` bytes.
@@ -227,7 +227,7 @@ mod tests {
             assert_eq!((answer.addr(), &target), (target.as_ptr().addr() + size, &source));
             // SAFETY: it has `size` bytes.
             let answer = unsafe { memset(target.as_mut_ptr(), 0x1a5, size) };
-            assert_eq!((answer, &target), (target.as_mut_ptr(), &vec![0xa5; size]));
+            assert_eq!((answer.cast_const(), &target), (target.as_ptr(), &vec![0xa5; size]));
         }
     }
 

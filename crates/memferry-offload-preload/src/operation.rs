@@ -252,11 +252,15 @@ unsafe fn finish(task: Task, part: Part<'_>, line: &Line, outcome: &mut Outcome)
                 outcome.is_disturbed = true;
                 let done = completion.bytes_completed as usize;
                 outcome.device_bytes += done;
-                (offset, size) = (offset + done, size - done);
+                // A device may copy from the end, also without an overlap: then the end is done.
+                let is_backwards = matches!(task, Task::Copy { .. }) && completion.is_backwards();
+                let skip = |bytes: usize, offset: usize| if is_backwards { offset } else { offset + bytes };
+                (offset, size) = (skip(done, offset), size - done);
                 // If the memory is bad, this ends as it does in libc's function.
                 let present = if faults >= FAULTS_MAX { size } else { size.min(PRESENT_BYTES) };
-                let answer = on_cpu(offset, present);
-                (offset, size) = (offset + present, size - present);
+                let place = if is_backwards { offset + size - present } else { offset };
+                let answer = on_cpu(place, present);
+                (offset, size) = (skip(present, offset), size - present);
                 if answer != 0 || size == 0 {
                     add(if faults >= FAULTS_MAX { &COUNTS.finished } else { &COUNTS.resumed }, 1);
                     return answer;

@@ -10,7 +10,7 @@
 //! Calls before the set-up, and calls of other libraries' constructors, take the fallback.
 
 use std::ffi::{CStr, CString};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use memferry_dsa::internals::{fork, panics};
 
@@ -27,6 +27,10 @@ const _: extern "C" fn() = construct;
 
 /// The file that was standard error when the library was loaded.
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// A copy of its descriptor for the summary, because many programs close standard error before they exit; -1: none.
+static COPY: AtomicI32 = AtomicI32::new(-1);
+/// The copy is out of the way of programs that count descriptors.
+const COPY_MIN: i32 = 900;
 
 extern "C" fn construct() {
     // SAFETY: errno is this thread's.
@@ -86,6 +90,9 @@ fn prepare() -> bool {
         (Summary::None, _) | (Summary::Stderr, false) => false,
         (Summary::Stderr, true) | (Summary::File(_), _) => true,
     };
+    if counts && settings.summary == Summary::Stderr {
+        copy_stderr();
+    }
     if counts {
         report::prepare(settings.summary.clone());
     }
@@ -133,10 +140,36 @@ fn mark_root(is_noted: bool) {
     unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
 }
 
-/// Writes a line to standard error, unless the program has closed it: its number may be that of a file of the program.
-pub(crate) fn warn(message: &str) {
+/// Copies the descriptor of standard error. Children of fork close the copy: a daemon must not keep the pipe of its
+/// caller open.
+fn copy_stderr() {
+    // SAFETY: it duplicates a descriptor of this process; a failure is -1.
+    let copy = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, COPY_MIN) };
+    COPY.store(copy, Ordering::Relaxed);
+    // SAFETY: the handler makes system calls only, which is allowed in a child of fork.
+    if unsafe { libc::pthread_atfork(None, None, Some(close_copy)) } != 0 {
+        close_copy();
+    }
+}
+
+extern "C" fn close_copy() {
+    let copy = COPY.swap(-1, Ordering::Relaxed);
+    if is_stderr(copy) {
+        sys::close(copy);
+    }
+}
+
+/// Whether a descriptor is still the file that standard error was: the program may have closed it, and its number may be
+/// that of a file of the program.
+fn is_stderr(file: i32) -> bool {
     let then = (STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed));
-    if sys::identity(libc::STDERR_FILENO) == Some(then) {
-        sys::write(libc::STDERR_FILENO, format!("memferry offload: {message}\n").as_bytes());
+    file >= 0 && sys::identity(file) == Some(then)
+}
+
+/// Writes a line to standard error, or to its copy if the program has closed it.
+pub(crate) fn warn(message: &str) {
+    let files = [libc::STDERR_FILENO, COPY.load(Ordering::Relaxed)];
+    if let Some(file) = files.into_iter().find(|file| is_stderr(*file)) {
+        sys::write(file, format!("memferry offload: {message}\n").as_bytes());
     }
 }
