@@ -111,6 +111,8 @@ unsafe fn share(task: Task, size: usize, call_size: usize) -> Option<c_int> {
         add(&COUNTS.nested, 1);
         return None;
     };
+    // Opening queues sets errno, and so does the first wait, which reads a file of sysfs.
+    let _errno = Errno::save();
     let queues = queues::queues()?;
     let class = counts::class(call_size);
     let threshold = settings::THRESHOLD.load(Ordering::Relaxed);
@@ -139,6 +141,23 @@ unsafe fn share(task: Task, size: usize, call_size: usize) -> Option<c_int> {
             note(class, size, start.elapsed().as_nanos() as u64, outcome);
             Some(outcome.answer)
         }
+    }
+}
+
+/// The errno of the program, which memcpy does not change.
+struct Errno(c_int);
+
+impl Errno {
+    fn save() -> Errno {
+        // SAFETY: errno is this thread's.
+        Errno(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: errno is this thread's.
+        unsafe { *libc::__errno_location() = self.0 };
     }
 }
 

@@ -114,14 +114,7 @@ fn reopen() -> Option<&'static Queues> {
     if !are_there() || FAILED.load(Ordering::Relaxed) == generation {
         return None;
     }
-    // SAFETY: errno is this thread's, and a copy does not change it.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { *errno };
-    let opened = open().ok();
-    // SAFETY: as above.
-    unsafe { *errno = before };
-    opened
+    open().ok()
 }
 
 fn open() -> Result<&'static Queues, String> {
