@@ -183,10 +183,10 @@ fn line() -> String {
         separator = ",";
     }
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let _ = write!(
+    let _ = writeln!(
         line,
         "],\"overlapping\":{},\"nested\":{},\"resumed\":{},\"refused\":{},\"finished\":{},\"estimated_calls\":{},\
-        \"saved_ns\":{}}}\n",
+        \"saved_ns\":{}}}",
         count(&COUNTS.overlapping),
         count(&COUNTS.nested),
         count(&COUNTS.resumed),

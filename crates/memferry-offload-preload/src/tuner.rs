@@ -93,7 +93,7 @@ impl Class {
         let is_calibrated = self.cpu.samples() >= SAMPLES_MIN && self.device.samples() >= SAMPLES_MIN;
         let explores = turn % EXPLORE_EVERY == EXPLORE_EVERY - 1;
         let takes_device = match is_calibrated {
-            false => turn % 2 == 0,
+            false => turn.is_multiple_of(2),
             true => (self.device.ns_per_mib() < self.cpu.ns_per_mib()) != explores,
         };
         if takes_device { self.device() } else { Way::Cpu(!is_calibrated || explores) }
