@@ -36,6 +36,10 @@ const CLIENTS: &[&str] = &[
     "--package",
     "memferry-emulate-preload",
     "--package",
+    "memferry-offload",
+    "--package",
+    "memferry-offload-preload",
+    "--package",
     "memferry-c",
 ];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];

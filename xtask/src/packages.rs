@@ -17,6 +17,8 @@ const LIGHT: &[&str] = &[
     "memferry-emulate-embed",
     "memferry-emulate-preload",
     "memferry-emulate",
+    "memferry-offload-preload",
+    "memferry-offload",
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {

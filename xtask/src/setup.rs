@@ -26,6 +26,8 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ("strip", "binutils", "making packages"),
     ("man", "man-db", "tests of the manual pages"),
     ("setpci", "pciutils", "tests of emulated devices with the tools of PCI"),
+    ("sqlite3", "sqlite3", "tests of `memferry offload`"),
+    ("git", "git", "tests of `memferry offload`"),
 ];
 
 /// The version that the fuzz targets were last tried with.

@@ -4,6 +4,7 @@
 //! harness                      samples in pairs, statistics, rows, records
 //! bindings                     the C library beside Rust
 //! dsa  mover  cache  domains   the parts of the libraries, beside their peers
+//! offload                      the preload library of `memferry offload`
 //! papers                       the papers' benchmarks: measured, emulated, modelled
 //! calibrate                    this machine as a profile for the model
 //! model                        the model against published numbers; scenarios
@@ -18,4 +19,6 @@ pub mod dsa;
 pub mod harness;
 pub mod model;
 pub mod mover;
+#[allow(unsafe_code)]
+pub mod offload;
 pub mod papers;

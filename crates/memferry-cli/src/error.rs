@@ -35,6 +35,9 @@ pub(crate) fn at(file: &str, line: usize, error: &anyhow::Error) -> anyhow::Erro
 }
 
 pub(crate) fn status(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<memferry_offload::Error>() {
+        return error.exit_code();
+    }
     match error.downcast_ref::<memferry_emulate::Error>() {
         Some(error) => error.exit_code(),
         None if error.is::<Usage>() => STATUS_USAGE,

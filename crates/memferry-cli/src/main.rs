@@ -15,6 +15,7 @@ mod doctor;
 mod emulate;
 mod error;
 mod man;
+mod offload;
 mod options;
 mod output;
 mod progress;
@@ -40,7 +41,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const AFTER_HELP: &str = "\
 Exit status: 0 on success, 1 on failure, 2 on a usage error. `doctor` exits with 3 or 4 if it
-finds a problem, `emulate` with the status of its program; see their help.";
+finds a problem, `emulate` and `offload` with the status of their program; see their help.";
 
 /// Moves data between memory tiers and prefetches columns for SQL queries.
 #[derive(Debug, Parser)]
@@ -60,6 +61,7 @@ enum Command {
     Advise(advise::Arguments),
     Calibrate(calibrate::Arguments),
     Emulate(emulate::Arguments),
+    Offload(offload::Arguments),
     Bench(bench::Arguments),
     Report(report::Arguments),
     Demo(demo::Arguments),
@@ -103,6 +105,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<u8> {
         Command::Advise(arguments) => advise::run(arguments, out),
         Command::Calibrate(arguments) => calibrate::run(arguments, out),
         Command::Emulate(arguments) => emulate::run(arguments),
+        Command::Offload(arguments) => offload::run(arguments, out),
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Report(arguments) => report::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),

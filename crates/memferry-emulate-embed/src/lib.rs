@@ -1,6 +1,7 @@
-//! Embeds the preload library into `memferry-emulate`.
+//! Embeds preload libraries: that of `memferry emulate` into `memferry-emulate`, that of `memferry offload` into
+//! `memferry-offload`.
 //!
-//! `memferry-emulate` depends on `memferry-emulate-preload`, a package that is both an rlib and a cdylib. Cargo passes
+//! For example, `memferry-emulate` depends on `memferry-emulate-preload`, a package that is both an rlib and a cdylib. Cargo passes
 //! the path of the rlib to rustc (`--extern`) and has the cdylib built beside it, with the same file name and the
 //! extension `so`. Cargo tells that path to no build script, so a macro reads it: it runs inside rustc.
 //!
@@ -11,18 +12,16 @@ use std::path::{Path, PathBuf};
 
 use proc_macro::TokenStream;
 
-/// The crate whose cdylib is embedded.
-const PRELOAD: &str = "memferry_emulate_preload";
-
-/// Expands to the bytes of the preload library, as a `&[u8]` or a reference to an array.
+/// Expands to the bytes of the preload library of the named crate, as a `&[u8]` or a reference to an array:
+/// `preload_library!(memferry_emulate_preload)`.
 ///
 /// The slice is empty if rustc links nothing (`cargo check`, `cargo doc`), because cargo has not built the library
 /// then.
 #[proc_macro]
-pub fn preload_library(_input: TokenStream) -> TokenStream {
+pub fn preload_library(name: TokenStream) -> TokenStream {
     let arguments: Vec<String> =
         env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let expression = match library(&arguments) {
+    let expression = match library(&name.to_string(), &arguments) {
         Ok(Some(path)) if path.is_file() => format!("include_bytes!({path:?})"),
         Ok(Some(path)) => error(&format!("there is no {}", path.display())),
         Ok(None) => "&[]".to_owned(),
@@ -39,8 +38,8 @@ fn error(problem: &str) -> String {
     format!("compile_error!({text:?})")
 }
 
-/// The path of the library, from the arguments of rustc. `None`: rustc does not link.
-fn library(arguments: &[String]) -> Result<Option<PathBuf>, String> {
+/// The path of the library of a crate, from the arguments of rustc. `None`: rustc does not link.
+fn library(crate_name: &str, arguments: &[String]) -> Result<Option<PathBuf>, String> {
     let links = |argument: &String| {
         argument.strip_prefix("--emit=").is_some_and(|kinds| kinds.split(',').any(|kind| kind == "link"))
     };
@@ -50,14 +49,14 @@ fn library(arguments: &[String]) -> Result<Option<PathBuf>, String> {
     let path = arguments.windows(2).filter(|pair| pair[0] == "--extern").find_map(|pair| {
         let (name, path) = pair[1].split_once('=')?;
         // Options such as `noprelude` precede the name.
-        (name.rsplit(':').next() == Some(PRELOAD)).then(|| Path::new(path))
+        (name.rsplit(':').next() == Some(crate_name)).then(|| Path::new(path))
     });
     match path {
         Some(path) if path.extension().is_some_and(|extension| extension == "rlib") => {
             Ok(Some(path.with_extension("so")))
         }
         Some(path) => Err(format!("cargo passes {} and not an rlib", path.display())),
-        None => Err(format!("cargo does not pass {PRELOAD}")),
+        None => Err(format!("cargo does not pass {crate_name}")),
     }
 }
 
@@ -65,8 +64,10 @@ fn library(arguments: &[String]) -> Result<Option<PathBuf>, String> {
 mod tests {
     use super::*;
 
+    const PRELOAD: &str = "memferry_emulate_preload";
+
     fn found(arguments: &[&str]) -> Result<Option<PathBuf>, String> {
-        library(&arguments.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>())
+        library(PRELOAD, &arguments.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]

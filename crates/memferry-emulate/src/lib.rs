@@ -49,5 +49,8 @@ mod system;
 
 pub use error::Error;
 pub use options::{Options, Setup};
+/// For `memferry-offload`, which preloads a library, too. No part of the API.
+#[doc(hidden)]
+pub use program::{Obstacle, Program};
 pub use run::{exit_as, run};
 pub use supervise::Leftovers;

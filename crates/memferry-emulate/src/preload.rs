@@ -16,7 +16,7 @@ use std::process::Command;
 use crate::namespace::PRIVATE;
 
 /// Empty only in builds that are checked and not linked.
-static LIBRARY: &[u8] = memferry_emulate_embed::preload_library!();
+static LIBRARY: &[u8] = memferry_emulate_embed::preload_library!(memferry_emulate_preload);
 
 /// Its file name. `ldd` and error messages of the dynamic linker show it.
 const NAME: &str = "libmemferry_emulate_preload.so";

@@ -32,7 +32,7 @@ const SEGMENT_INTERPRETER: u32 = 3;
 
 /// Why a program runs without the preload library.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Obstacle {
+pub enum Obstacle {
     /// The program has no dynamic linker.
     Static,
     /// The program has 32 bits, or is built for another machine.
@@ -48,13 +48,15 @@ pub(crate) enum Obstacle {
 
 /// A program that can be run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Program {
+pub struct Program {
     /// The file.
-    pub(crate) path: PathBuf,
-    /// Why the library will not be loaded, and the file that is the reason: the interpreter of a script, for example.
-    pub(crate) obstacle: Option<(PathBuf, Obstacle)>,
+    pub path: PathBuf,
+    /// The file that the kernel executes in the end: the interpreter of a script, for example. `None` if it cannot be read.
+    pub executed: Option<PathBuf>,
+    /// Why the library will not be loaded, and the file that is the reason.
+    pub obstacle: Option<(PathBuf, Obstacle)>,
     /// The machine that an ELF file is built for.
-    pub(crate) machine: Option<u16>,
+    pub machine: Option<u16>,
 }
 
 impl Program {
@@ -62,7 +64,7 @@ impl Program {
     ///
     /// # Errors
     /// The program does not exist, or cannot be run.
-    pub(crate) fn find(name: &OsStr) -> Result<Program, Error> {
+    pub fn find(name: &OsStr) -> Result<Program, Error> {
         let shown = || name.to_string_lossy().into_owned();
         let path = resolve(name).ok_or_else(|| Error::NoProgram { program: shown() })?;
         let check = |path: &Path| -> io::Result<()> {
@@ -79,7 +81,8 @@ impl Program {
         })?;
         let obstacle = obstacle(&path, SCRIPTS_MAX);
         let machine = machine(&path);
-        Ok(Program { path, obstacle, machine })
+        let executed = executed(&path, SCRIPTS_MAX);
+        Ok(Program { path, executed, obstacle, machine })
     }
 
     /// Returns a note for the user if the library will not be loaded.
@@ -110,7 +113,8 @@ impl Obstacle {
         )
     }
 
-    fn description(&self) -> String {
+    /// The obstacle, as the rest of a sentence.
+    pub fn description(&self) -> String {
         match self {
             Obstacle::Static => "is linked statically".to_owned(),
             Obstacle::OtherMachine => "is no program for 64-bit x86".to_owned(),
@@ -146,6 +150,16 @@ fn machine(path: &Path) -> Option<u16> {
     let mut start = [0; 20];
     File::open(path).ok()?.read_exact(&mut start).ok()?;
     start.strip_prefix(b"\x7fELF").and(read_u16(&start, 18))
+}
+
+/// The file behind a chain of scripts.
+fn executed(path: &Path, scripts_left: usize) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    Read::take(File::open(path).ok()?, START_BYTES as u64).read_to_end(&mut start).ok()?;
+    match start.strip_prefix(b"#!") {
+        Some(line) => executed(&interpreter(line)?, scripts_left.checked_sub(1)?),
+        None => Some(path.to_owned()),
+    }
 }
 
 /// Returns the obstacle and its file. Also `None` if the file is executable but not readable.
@@ -287,6 +301,7 @@ mod tests {
             file(directory.path(), "script", format!("#! {} -x\n", interpreter.display()).as_bytes());
         let outer = file(directory.path(), "outer", format!("#!{}", script.display()).as_bytes());
         let found = Program::find(outer.as_os_str()).unwrap();
+        assert_eq!(found.executed.as_ref(), Some(&interpreter));
         assert_eq!(found.obstacle, Some((interpreter, Obstacle::Static)));
         assert!(found.note().unwrap().contains("write(2)"));
         let circle = directory.path().join("circle");

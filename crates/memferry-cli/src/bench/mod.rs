@@ -8,6 +8,7 @@ mod dsa;
 mod emulate;
 mod isa;
 mod mover;
+mod offload;
 mod papers;
 mod peers;
 mod query;
@@ -49,6 +50,7 @@ enum Bench {
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
     Mover(mover::Arguments),
+    Offload(offload::Arguments),
     Query(query::Arguments),
     Soak(soak::Arguments),
 }
@@ -65,6 +67,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
         Bench::Mover(arguments) => mover::run(arguments, out),
+        Bench::Offload(arguments) => offload::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
     }

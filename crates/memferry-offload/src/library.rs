@@ -1,0 +1,106 @@
+//! The file of the preload library. The command contains the library; the program and its children load it by a path.
+//!
+//! The file stays after the program, because children may outlive it. Its name has the checksum of its content, so that all
+//! versions of the command can run at the same time, and each writes it once.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::privileges;
+
+/// Empty only in builds that are checked and not linked.
+static LIBRARY: &[u8] = memferry_emulate_embed::preload_library!(memferry_offload_preload);
+
+/// Writes the library, unless it is there, and returns its path for `LD_PRELOAD`.
+///
+/// # Errors
+/// [`Error::Library`]: no directory can be written.
+pub fn install() -> Result<PathBuf, Error> {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(LIBRARY);
+    let name = format!("libmemferry_offload-{:016x}.so", hasher.finish());
+    let mut last = None;
+    for directory in directories() {
+        match install_in(&directory, &name) {
+            Ok(path) => return Ok(path),
+            Err(source) => last = Some((directory, source)),
+        }
+    }
+    let (directory, source) = last.expect("there is a directory to try");
+    Err(Error::Library { directory, source })
+}
+
+/// The directories to try. That of root can be read by all users, since a server of root may change its user.
+fn directories() -> Vec<PathBuf> {
+    let user = privileges::user();
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let root = (user == 0).then(|| PathBuf::from("/run"));
+    let run = variable("XDG_RUNTIME_DIR");
+    let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    let below = [root, run, cache].into_iter().flatten().map(|directory| directory.join("memferry"));
+    below.chain([PathBuf::from(format!("/tmp/memferry-{user}"))]).collect()
+}
+
+fn install_in(directory: &Path, name: &str) -> io::Result<PathBuf> {
+    let path = directory.join(name);
+    // The dynamic linker takes both for separators.
+    if path.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    }
+    DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+    let found = fs::symlink_metadata(directory)?;
+    // Another user could replace the library: /tmp belongs to all.
+    if !found.is_dir() || found.uid() != privileges::user() || found.mode() & 0o022 != 0 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    if fs::read(&path).is_ok_and(|content| content == LIBRARY) {
+        return Ok(path);
+    }
+    // By a rename: the file may be in use, and is never incomplete.
+    let fresh = directory.join(format!(".{name}.{}", std::process::id()));
+    let written = fs::write(&fresh, LIBRARY)
+        .and_then(|()| fs::set_permissions(&fresh, Permissions::from_mode(0o555)))
+        .and_then(|()| fs::rename(&fresh, &path));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written.map(|()| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_written_once_and_repaired() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("a/b");
+        let path = install_in(&place, "x.so").unwrap();
+        let number = fs::metadata(&path).unwrap().ino();
+        assert_eq!(install_in(&place, "x.so").unwrap(), path);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), number, "it is not written again");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "half of it").unwrap();
+        install_in(&place, "x.so").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), LIBRARY);
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn directories_of_others_are_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = directory.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        assert!(install_in(&open, "x.so").is_err());
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/tmp", &link).unwrap();
+        assert!(install_in(&link, "x.so").is_err());
+        assert!(install_in(&directory.path().join("a b"), "x.so").is_err());
+    }
+}

@@ -1,0 +1,6 @@
+//! Programs with the preload library, on this machine and on emulated devices.
+
+mod common;
+mod emulated;
+mod notes;
+mod programs;

@@ -1,0 +1,207 @@
+//! Calls the replaced functions from the places that are dangerous. Prints `fine` at the end.
+
+#![allow(
+    missing_docs,
+    unsafe_code,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test program that calls libc only"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::hint::black_box;
+use std::process::Command;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
+type Fortified = unsafe extern "C" fn(*mut c_void, *const c_void, usize, usize) -> *mut c_void;
+type Fill = unsafe extern "C" fn(*mut c_void, c_int, usize) -> *mut c_void;
+type Compare = unsafe extern "C" fn(*const c_void, *const c_void, usize) -> c_int;
+
+unsafe extern "C" {
+    fn __memcpy_chk(target: *mut c_void, source: *const c_void, size: usize, room: usize) -> *mut c_void;
+    fn mempcpy(target: *mut c_void, source: *const c_void, size: usize) -> *mut c_void;
+}
+
+const SIZES: [usize; 8] = [1, 4096, 20_000, 65_536, 65_537, 1_000_003, 3 << 20, 20 << 20];
+
+fn bytes(size: usize, seed: usize) -> Vec<u8> {
+    (0..size).map(|at| (at * 31 + at / 253 + seed) as u8).collect()
+}
+
+fn copies() {
+    let (copy, moves) = (black_box(libc::memcpy as Copy), black_box(libc::memmove as Copy));
+    for size in SIZES {
+        let source = bytes(size, 1);
+        // Fresh pages: the device stops at the first.
+        let mut target = vec![0u8; size];
+        let to = target.as_mut_ptr().cast();
+        unsafe {
+            *libc::__errno_location() = 77;
+            assert_eq!(copy(to, source.as_ptr().cast(), size), to);
+            assert_eq!(*libc::__errno_location(), 77);
+            assert!(target.iter().eq(&source), "{size}");
+            assert_eq!(moves(to, bytes(size, 2).as_ptr().cast(), size), to);
+            assert!(target.iter().eq(&bytes(size, 2)), "{size}");
+            assert_eq!(mempcpy(to, source.as_ptr().cast(), size), to.add(size));
+            let fortified = black_box(__memcpy_chk as Fortified);
+            assert_eq!(fortified(to, source.as_ptr().cast(), size, size), to);
+            assert!(target.iter().eq(&source), "{size}");
+        }
+        for shift in [1, size / 3] {
+            for (from, to) in [(0, shift), (shift, 0)] {
+                let mut moved = bytes(size + shift, 3);
+                let expected: Vec<u8> = moved[from..from + size].to_vec();
+                let start = moved.as_mut_ptr();
+                unsafe { moves(start.add(to).cast(), start.add(from).cast(), size) };
+                assert!(moved[to..to + size].iter().eq(&expected), "{size} by {shift}");
+            }
+        }
+        unsafe { black_box(libc::memset as Fill)(to, 0x1c3, size) };
+        assert!(target.iter().all(|byte| *byte == 0xc3));
+        let compare = black_box(libc::memcmp as Compare);
+        let mut other = source.clone();
+        unsafe {
+            assert_eq!(compare(source.as_ptr().cast(), other.as_ptr().cast(), size), 0);
+            for at in [0, size / 2, size - 1] {
+                other[at] ^= 0x80;
+                let sign = compare(source.as_ptr().cast(), other.as_ptr().cast(), size).signum();
+                assert_eq!(sign, (i32::from(source[at]) - i32::from(other[at])).signum(), "{size} at {at}");
+                other[at] ^= 0x80;
+            }
+        }
+    }
+}
+
+fn overflow() {
+    let fortified = black_box(__memcpy_chk as Fortified);
+    let (source, mut target) = (bytes(100_000, 1), bytes(100_000, 2));
+    unsafe { fortified(target.as_mut_ptr().cast(), source.as_ptr().cast(), 100_000, 99_999) };
+}
+
+fn forks() {
+    copies();
+    for _ in 0..3 {
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            copies();
+            let grandchild = unsafe { libc::fork() };
+            if grandchild == 0 {
+                copies();
+                unsafe { libc::_exit(0) };
+            }
+            assert!(succeeded(grandchild));
+            unsafe { libc::_exit(0) };
+        }
+        copies();
+        assert!(succeeded(child));
+    }
+    // posix_spawn: a child that shares the memory of its parent until it executes a program.
+    assert!(Command::new("/bin/true").status().unwrap().success());
+}
+
+fn succeeded(child: libc::pid_t) -> bool {
+    let mut status = 0;
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    status == 0
+}
+
+fn threads() {
+    std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(copies)));
+}
+
+static HANDLED: AtomicUsize = AtomicUsize::new(0);
+static FROM: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static TO: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+const IN_HANDLER: usize = 300_000;
+
+extern "C" fn on_alarm(_: c_int) {
+    let (from, to) = (FROM.load(Ordering::Relaxed), TO.load(Ordering::Relaxed));
+    unsafe { black_box(libc::memcpy as Copy)(to.cast(), from.cast(), IN_HANDLER) };
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+}
+
+fn signals() {
+    let (mut from, mut to) = (bytes(IN_HANDLER, 5), vec![0; IN_HANDLER]);
+    FROM.store(from.as_mut_ptr(), Ordering::Relaxed);
+    TO.store(to.as_mut_ptr(), Ordering::Relaxed);
+    let every = libc::timeval { tv_sec: 0, tv_usec: 3000 };
+    unsafe {
+        libc::signal(libc::SIGALRM, on_alarm as *const () as usize);
+        libc::setitimer(
+            libc::ITIMER_REAL,
+            &libc::itimerval { it_interval: every, it_value: every },
+            std::ptr::null_mut(),
+        );
+    }
+    while HANDLED.load(Ordering::Relaxed) < 20 {
+        copies();
+    }
+    let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let none = libc::itimerval { it_interval: never, it_value: never };
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &none, std::ptr::null_mut()) };
+    assert_eq!(to, from);
+}
+
+/// A handler that makes a page writable, as garbage collectors do.
+extern "C" fn on_fault(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    unsafe {
+        let page = (*info).si_addr().addr() & !4095;
+        libc::mprotect(page as *mut c_void, 4096, libc::PROT_READ | libc::PROT_WRITE);
+    }
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+}
+
+fn faults() {
+    const PAGES: usize = 64;
+    let source = bytes(PAGES * 4096, 1);
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let target = libc::mmap(std::ptr::null_mut(), PAGES * 4096, libc::PROT_READ, flags, -1, 0);
+        black_box(libc::memcpy as Copy)(target, source.as_ptr().cast(), PAGES * 4096);
+        assert_eq!(std::slice::from_raw_parts(target.cast::<u8>(), PAGES * 4096), source);
+    }
+    assert_eq!(HANDLED.load(Ordering::Relaxed), PAGES);
+}
+
+/// A program that closes all files, as daemons do, and has its own at the same numbers.
+fn closes() {
+    let directory = std::env::temp_dir().join(format!("memferry-offload-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    unsafe { libc::close_range(3, u32::MAX, 0) };
+    let files: Vec<_> = (0..40)
+        .map(|number| {
+            let path = directory.join(number.to_string());
+            std::fs::File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap()
+        })
+        .collect();
+    copies();
+    forks();
+    assert!(
+        files.iter().all(|file| file.metadata().unwrap().len() == 0),
+        "a file of the program was written"
+    );
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+extern "C" fn at_exit() {
+    copies();
+    println!("fine");
+}
+
+fn main() {
+    unsafe { libc::atexit(at_exit) };
+    match std::env::args().nth(1).as_deref() {
+        Some("copies") => copies(),
+        Some("overflow") => overflow(),
+        Some("forks") => forks(),
+        Some("threads") => threads(),
+        Some("signals") => signals(),
+        Some("faults") => faults(),
+        Some("closes") => closes(),
+        other => panic!("unknown: {other:?}"),
+    }
+}
