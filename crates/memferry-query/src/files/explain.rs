@@ -66,7 +66,11 @@ impl Explained<'_> {
             0 => {}
             more => write!(f, " and {more} more")?,
         }
-        bytes.map_or(Ok(()), |bytes| write!(f, ": {:.1} MiB", bytes as f64 / f64::from(1 << 20)))
+        match bytes {
+            None => Ok(()),
+            Some(bytes) if bytes < 1 << 20 => write!(f, ": {} KiB", bytes.div_ceil(1 << 10)),
+            Some(bytes) => write!(f, ": {:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        }
     }
 
     fn ahead(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

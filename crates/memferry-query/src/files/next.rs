@@ -18,7 +18,7 @@ use super::chunks::Chunks;
 use super::contain::contained;
 use super::factory::Readers;
 use super::metrics::ReadMetrics;
-use super::plan_ahead::{Held, PlanAhead};
+use super::plan_ahead::{Held, InPlan, PlanAhead};
 
 /// The files of a scan that are not opened, and those of them whose beginning is being read.
 ///
@@ -152,7 +152,15 @@ impl NextFiles {
         // The task must not keep itself alive.
         let (key, readers) =
             (state.key(partition, &file), Readers { next: Arc::default(), ..readers.clone() });
-        let task = async move { contained(begin(&readers, &file, metrics, None)).await? };
+        let is_last = state.queues[queue].is_empty();
+        let task = async move {
+            let begun = contained(begin(&readers, &file, metrics, None)).await.flatten();
+            // A file may have no row group for the scan, and then requests nothing.
+            if is_last && begun.as_ref().is_some_and(|begun| begun.ahead.is_exhausted()) {
+                readers.in_plan.get().into_iter().for_each(InPlan::all_started);
+            }
+            begun
+        };
         state.begun.insert(key, SpawnedTask::spawn(task));
     }
 

@@ -51,12 +51,10 @@ struct Scan {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    Waiting,
+    /// `is_due`: the scans before have started all of their reads, and this one was not executed yet.
+    Waiting { is_due: bool },
     /// `pending_count` files are being begun. `is_whole`: those that are not pending have no further read to start.
-    Begun {
-        pending_count: usize,
-        is_whole: bool,
-    },
+    Begun { pending_count: usize, is_whole: bool },
 }
 
 /// Bytes of the window that reads take until their scan takes them over.
@@ -74,7 +72,15 @@ pub(super) fn annotate(plan: &Arc<dyn ExecutionPlan>, reads_ahead: bool) {
             true => scans.iter().map(Scan::of).collect(),
             false => vec![],
         },
-        steps: Mutex::new(vec![Step::Waiting; if reads_ahead { scans.len() } else { 0 }]),
+        // A scan that waits for none of files is due when it is executed.
+        steps: Mutex::new(match reads_ahead {
+            true => scans
+                .iter()
+                .enumerate()
+                .map(|(index, (turn, _))| Step::Waiting { is_due: index == 0 && turn.stage > 0 })
+                .collect(),
+            false => vec![],
+        }),
         held_bytes: AtomicU64::new(0),
     });
     for (index, (turn, readers)) in scans.into_iter().enumerate() {
@@ -89,11 +95,15 @@ impl Scan {
 }
 
 impl InPlan {
-    /// The scan is executed. Begins it if no scan of files comes before.
+    /// The scan is executed. Begins it if it is due: an operator may start its build side before it executes its probe side.
     pub(super) fn executed(&self) {
         // Tasks need a runtime, which a caller of `execute` may not have yet.
-        if self.index == 0 && self.turn.stage > 0 && tokio::runtime::Handle::try_current().is_ok() {
-            self.plan.go_on(0);
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
+        let mut steps = self.plan.lock();
+        if steps.get(self.index) == Some(&Step::Waiting { is_due: true }) {
+            self.plan.begin(self.index, &mut steps);
         }
     }
 
@@ -121,7 +131,8 @@ impl PlanAhead {
         let is_next = |index: &usize| self.scans[*index].stage == self.scans[first].stage;
         for index in (first..steps.len()).take_while(is_next) {
             // A scan that is open, or begun in part, goes on itself.
-            if steps[index] == Step::Waiting {
+            if let Step::Waiting { is_due } = &mut steps[index] {
+                *is_due = true;
                 self.begin(index, &mut steps);
             }
         }

@@ -22,14 +22,14 @@ const BUILD_ROWS: i64 = 2000;
 const JOIN: &str =
     "select count(*), sum(p.amount) from build b join probe p on b.id = p.mixed where b.amount > 3";
 
-/// A session over a store with the tables `build`, `probe` and `third`, in that order of size.
+/// A session over a store with the tables `tiny` (one row group), `build`, `probe` and `third`, in that order of size.
 async fn tables(partitions: usize, settings: &[&str]) -> (Arc<TestStore>, SessionContext) {
     let store = TestStore::new(Duration::ZERO);
     let context = session(&SessionOptions { partitions, batch_rows: 512, ..SessionOptions::default() });
     context.register_object_store(&"test://bucket".try_into().unwrap(), Arc::clone(&store) as _);
     set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
     set(&context, settings).await;
-    for (name, rows) in [("build", BUILD_ROWS), ("probe", ROWS), ("third", ROWS + 2000)] {
+    for (name, rows) in [("tiny", 1000), ("build", BUILD_ROWS), ("probe", ROWS), ("third", ROWS + 2000)] {
         let file = format!("{name}.parquet");
         let content = parquet(&[batch(0..rows)]);
         store.put(&file.as_str().into(), PutPayload::from(content)).await.unwrap();
@@ -88,7 +88,7 @@ async fn scans_are_ordered_as_datafusion_opens_them() {
         ]),
         (
             "select count(*) from build b join probe p on b.id = p.mixed",
-            vec!["datafusion.optimizer.prefer_hash_join = false"],
+            vec!["datafusion.optimizer.prefer_hash_join = false", "datafusion.execution.target_partitions = 2"],
             vec![("build", ""), ("probe", "")],
         ),
         ("select id from build union all select id from probe", vec![], vec![("build", ""), ("probe", "")]),
@@ -152,7 +152,7 @@ async fn reads_before_the_open_are_hits_and_not_in_vain() {
     let (answer, report) = run(&context, JOIN).await.unwrap();
     assert!(report.bytes_read_before_open > largest, "of both partitions: {report:?}");
     assert!(report.bytes_read_before_open <= 2 * largest, "one row group of each partition: {report:?}");
-    assert_eq!((report.bytes_in_vain, report.bytes_read), (0, report.bytes_requested), "{report:?}");
+    assert_eq!(report.bytes_in_vain, 0, "{report:?}");
     set(&context, &["memferry.plan_ahead = false"]).await;
     let (expected, without) = run(&context, JOIN).await.unwrap();
     assert_eq!(answer, expected);
@@ -233,15 +233,14 @@ async fn an_empty_build_side_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_tables_are_begun_one_after_the_other() {
     let (store, context) = tables(2, &[]).await;
-    store.fail_in("build.parquet", Fault::Hangs);
+    store.fail_in("tiny.parquet", Fault::Hangs);
     // The first scan that is not whole stops it: `third` comes after all reads of `probe`.
-    let small =
-        "select count(*) from build b join build c on b.id = c.mixed join probe p on c.mixed = p.mixed
-                 join third t on p.mixed = t.mixed";
-    let running = tokio::spawn(async move { run(&context, small).await });
+    let sql = "select count(*) from tiny a join tiny b on a.id = b.mixed join probe p on b.mixed = p.mixed
+               join third t on p.mixed = t.mixed";
+    let running = tokio::spawn(async move { run(&context, sql).await });
     wait_until(|| store.requests_of("probe.parquet") == 2).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(store.requests_of("build.parquet"), 4, "two scans of two row groups");
+    assert_eq!(store.requests_of("tiny.parquet"), 2, "two scans of one row group");
     assert_eq!(store.requests_of("third.parquet"), 0);
     running.abort();
     wait_until(|| store.in_flight.load(Ordering::Relaxed) == 0).await;
@@ -280,7 +279,7 @@ async fn answers_do_not_depend_on_it() {
         for sql in [
             JOIN,
             "select b.id, p.text, t.amount from build b join probe p on b.id = p.mixed join third t on t.mixed = p.id
-             order by b.id limit 20",
+             order by b.id, t.id limit 20",
             "select count(*) from probe p where p.mixed in (select id from build where amount > 100)",
             "select count(*) from probe p where p.id not in (select id from build where amount > 100)",
             "select count(*), count(b.id), count(p.id) from build b full join probe p on b.id = p.mixed - 1000",
@@ -309,15 +308,14 @@ async fn explain_says_what_a_scan_reads_and_when() {
     let sql = "select sum(p.amount), max(p.text), max(p.id) from build b join probe p on b.id = p.mixed where p.id < 4000";
     let plan = explained(&context, sql).await;
     let probe = plan.lines().find(|line| line.contains("probe is scan 2 of 2")).unwrap();
+    assert!(probe.contains("needed after the build side (build); id, mixed: "), "{plan}");
     assert!(
-        probe.contains("needed after the build side (build); id, mixed: 0.1 MiB, then amount, text: 0."),
+        probe.contains(" KiB, then amount, text: ")
+            && probe.contains(" KiB in 4 row groups; read ahead from file before it is open; pushdown=on"),
         "{plan}"
     );
-    assert!(probe.contains(" MiB in 4 row groups; read ahead from file"), "{plan}");
     assert!(
-        plan.contains("build is scan 1 of 2; id: 0.0 MiB in 2 row groups; read ahead from file; "),
+        plan.contains("build is scan 1 of 2; id: 19 KiB in 2 row groups; read ahead from file\n"),
         "{plan}"
     );
-    let plan = explained(&context, "select count(*) from build, probe").await;
-    assert!(!plan.contains("is scan 2 of 2, needed after the subquery"), "{plan}");
 }
