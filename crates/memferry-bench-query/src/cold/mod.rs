@@ -101,7 +101,7 @@ const OURS: usize = 0;
 const WITHOUT_READ_AHEAD: usize = 1;
 const PLAIN: usize = 2;
 const PUSHDOWN: usize = 3;
-const WITHOUT_PLAN_AHEAD: usize = 4;
+const PLAN_AHEAD: usize = 4;
 const OTHERS: usize = 5;
 
 impl ColdBenchmark {
@@ -213,7 +213,7 @@ impl ColdBenchmark {
             self.our_way("memferry without read-ahead", &tiers, false),
             self.plain_way("DataFusion", false),
             self.plain_way("DataFusion with pushdown_filters", true),
-            self.without_plan_ahead(&tiers),
+            self.with_plan_ahead(&tiers),
         ];
         if let Some(python) = &self.python {
             for engine in ENGINES {
@@ -231,9 +231,9 @@ impl ColdBenchmark {
         self.set_way(name, tiers, format!("memferry.read_ahead = {read_ahead}"), self.tables())
     }
 
-    fn without_plan_ahead(&self, tiers: &Arc<Tiers>) -> Way<'_> {
-        let setting = "memferry.plan_ahead = false".to_owned();
-        self.set_way("memferry without plan-ahead", tiers, setting, self.tables())
+    fn with_plan_ahead(&self, tiers: &Arc<Tiers>) -> Way<'_> {
+        let setting = "memferry.plan_ahead = true".to_owned();
+        self.set_way("memferry with plan-ahead", tiers, setting, self.tables())
     }
 
     /// memferry with a setting, over tables in files.
@@ -365,7 +365,7 @@ impl ColdBenchmark {
             ("cold_geomean", PLAIN),
             ("cold_pushdown_geomean", PUSHDOWN),
             ("cold_read_ahead_geomean", WITHOUT_READ_AHEAD),
-            ("cold_plan_ahead_geomean", WITHOUT_PLAN_AHEAD),
+            ("cold_plan_ahead_geomean", PLAN_AHEAD),
         ];
         for (name, way) in over_tpch.into_iter().filter(|_| tpch().next().is_some()) {
             rows.push(Row::over_queries(name, names[way].as_str(), &pairs(way), self.seed));

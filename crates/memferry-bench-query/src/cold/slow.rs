@@ -31,7 +31,7 @@ const URL: &str = "slow://files";
 const PIECE_BYTES: usize = 8 << 20;
 
 impl ColdBenchmark {
-    /// Some of `queries` over the slow store, against plain DataFusion, and joins against memferry without plan-ahead: all
+    /// Some of `queries` over the slow store, against plain DataFusion, and joins against memferry with plan-ahead: all
     /// of them would take as long as the rest of the benchmark.
     pub(super) fn slow_store_rows(
         &self,
@@ -59,7 +59,7 @@ impl ColdBenchmark {
             |name: &str, open| Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open });
         let sampled = |row: &str, peer: Way<'_>, is_sampled: fn(&str) -> bool| {
             let name = peer.name().to_owned();
-            let mut ways = [way("memferry", Box::new(|| ours(true))), peer];
+            let mut ways = [way("memferry", Box::new(|| ours(false))), peer];
             let mut pairs: Vec<Pairs> = Vec::new();
             for (name, sql) in queries.iter().filter(|(name, _)| is_sampled(name)) {
                 pairs.extend(self.sample(name, sql, &mut ways, files)?.pairs(1));
@@ -69,10 +69,10 @@ impl ColdBenchmark {
             Ok::<_, QueryError>((!pairs.is_empty()).then(row))
         };
         let plain = way("DataFusion", Box::new(plain));
-        let without = way("memferry without plan-ahead", Box::new(|| ours(false)));
+        let with = way("memferry with plan-ahead", Box::new(|| ours(true)));
         let mut rows = Vec::new();
         rows.extend(sampled("cold_30ms_store", plain, is_sampled)?);
-        rows.extend(sampled("cold_30ms_store_plan_ahead", without, is_join)?);
+        rows.extend(sampled("cold_30ms_store_plan_ahead", with, is_join)?);
         Ok(rows)
     }
 

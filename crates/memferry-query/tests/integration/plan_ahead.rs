@@ -27,7 +27,8 @@ async fn tables(partitions: usize, settings: &[&str]) -> (Arc<TestStore>, Sessio
     let store = TestStore::new(Duration::ZERO);
     let context = session(&SessionOptions { partitions, batch_rows: 512, ..SessionOptions::default() });
     context.register_object_store(&"test://bucket".try_into().unwrap(), Arc::clone(&store) as _);
-    set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
+    set(&context, &["datafusion.optimizer.repartition_file_min_size = 0", "memferry.plan_ahead = true"])
+        .await;
     set(&context, settings).await;
     for (name, rows) in [("tiny", 1000), ("build", BUILD_ROWS), ("probe", ROWS), ("third", ROWS + 2000)] {
         let file = format!("{name}.parquet");
