@@ -11,11 +11,12 @@ use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::catalog::MemTable;
+use datafusion::physical_plan::{ExecutionPlan, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
 use memferry_bench_query::{
     Difference, TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, answers_equal, paper_query, paper_table,
-    tpch, tpch_tables,
+    tpch, tpch_file, tpch_files, tpch_table_names, tpch_tables,
 };
 use memferry_query::load::Progress;
 use memferry_query::{Layout, SessionOptions, TableData, TieredTable, Tiers, files};
@@ -366,5 +367,49 @@ async fn answers_from_files_are_those_of_datafusion() {
             answers_equal(&answers[0], answer)
                 .unwrap_or_else(|error| panic!("query {number}, way {way}: {error}"));
         }
+    }
+}
+
+/// The scans of a plan over files in the order of need, as EXPLAIN names them.
+fn scans_in_order(plan: &dyn ExecutionPlan) -> Vec<String> {
+    let plan = displayable(plan).indent(false).to_string();
+    let mut scans = vec![];
+    let mut counts = vec![];
+    for line in plan.lines() {
+        let Some((before, rest)) = line.split_once(" is scan ") else { continue };
+        let (position, rest) = rest.split_once(" of ").unwrap();
+        let count = rest.split([',', ';']).next().unwrap();
+        let name = before.rsplit(' ').next().unwrap().to_owned();
+        scans.push((position.parse::<usize>().unwrap(), name));
+        counts.push(count.parse::<usize>().unwrap());
+    }
+    scans.sort();
+    let positions: Vec<usize> = scans.iter().map(|(position, _)| *position).collect();
+    assert_eq!(positions, (1..=scans.len()).collect::<Vec<_>>(), "{plan}");
+    assert!(counts.iter().all(|&count| count == scans.len()), "{plan}");
+    assert_eq!(scans.len(), plan.matches("DataSourceExec").count(), "{plan}");
+    scans.into_iter().map(|(_, name)| name).collect()
+}
+
+/// All scans have a place in the order, which is that of the joins: build sides before probe sides.
+#[tokio::test]
+async fn all_queries_say_in_which_order_they_need_their_scans() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = tpch_files(0.01, directory.path(), &()).unwrap();
+    let context = memferry_query::session(&SessionOptions { partitions: 2, ..SessionOptions::default() });
+    for table in tpch_table_names() {
+        files::register(&context, table, tpch_file(&files, table).to_str().unwrap()).await.unwrap();
+    }
+    for number in tpch::QUERIES {
+        let sql = tpch::query(number, 0.01);
+        let plan = context.sql(&sql).await.unwrap().create_physical_plan().await.unwrap();
+        let scans = scans_in_order(plan.as_ref());
+        let expected: &[&str] = match number {
+            3 => &["customer", "orders", "lineitem"],
+            5 => &["region", "nation", "supplier", "customer", "orders", "lineitem"],
+            18 => &["lineitem", "customer", "orders", "lineitem"],
+            _ => continue,
+        };
+        assert_eq!(scans, expected, "Q{number}\n{}", displayable(plan.as_ref()).indent(false));
     }
 }

@@ -166,6 +166,9 @@ extensions_options! {
         /// Bytes that a partition of a scan reads ahead of its decoder.
         pub read_ahead_bytes: usize, default = 32 << 20
 
+        /// Read the first row groups of the scan that the plan needs next, before it is opened.
+        pub plan_ahead: bool, default = false
+
         /// Evaluate filters in the decoder of Parquet files: off, on, or auto (only where statistics say that it pays).
         pub pushdown: Pushdown, default = Pushdown::Auto
 

@@ -8,6 +8,7 @@ mod first;
 mod io;
 mod load;
 mod peers;
+mod planning;
 mod pushdown;
 mod slow;
 mod way;
@@ -100,7 +101,8 @@ const OURS: usize = 0;
 const WITHOUT_READ_AHEAD: usize = 1;
 const PLAIN: usize = 2;
 const PUSHDOWN: usize = 3;
-const OTHERS: usize = 4;
+const PLAN_AHEAD: usize = 4;
+const OTHERS: usize = 5;
 
 impl ColdBenchmark {
     /// A benchmark over the files that [`tpch_files`](crate::tpch_files) wrote at `scale`.
@@ -139,7 +141,7 @@ impl ColdBenchmark {
         let cold = FileCache::open(&self.files, Temperature::Cold)?;
         let warm = FileCache::open(&self.files, Temperature::Warm)?;
         let warm_queries = || queries.iter().filter(|(name, _)| FLOOR.contains(&name.as_str()));
-        let slow_count = queries.iter().filter(|(name, _)| slow::is_sampled(name)).count();
+        let slow_count: usize = queries.iter().map(|(name, _)| slow::samples_count(name)).sum();
         progress.total((queries.len() + warm_queries().count() + slow_count) as u64);
         let mut ways = self.ways()?;
         let disk = cold.disk_rate()?;
@@ -163,6 +165,7 @@ impl ColdBenchmark {
             progress.advance(1);
         }
         let slow = self.slow_store_rows(&queries, &warm, progress)?;
+        others.extend(self.planning_rows(&queries)?);
         let names: Vec<String> = ways.iter().map(|way| way.name().to_owned()).collect();
         let mut rows = vec![Row::median("disk_bytes_per_s", "bytes/s", Provenance::Measured, &[disk])];
         rows.extend(self.summaries(&samples, &names, &warm_ms, disk));
@@ -210,6 +213,7 @@ impl ColdBenchmark {
             self.our_way("memferry without read-ahead", &tiers, false),
             self.plain_way("DataFusion", false),
             self.plain_way("DataFusion with pushdown_filters", true),
+            self.with_plan_ahead(&tiers),
         ];
         if let Some(python) = &self.python {
             for engine in ENGINES {
@@ -225,6 +229,11 @@ impl ColdBenchmark {
 
     fn our_way(&self, name: &str, tiers: &Arc<Tiers>, read_ahead: bool) -> Way<'_> {
         self.set_way(name, tiers, format!("memferry.read_ahead = {read_ahead}"), self.tables())
+    }
+
+    fn with_plan_ahead(&self, tiers: &Arc<Tiers>) -> Way<'_> {
+        let setting = "memferry.plan_ahead = true".to_owned();
+        self.set_way("memferry with plan-ahead", tiers, setting, self.tables())
     }
 
     /// memferry with a setting, over tables in files.
@@ -356,6 +365,7 @@ impl ColdBenchmark {
             ("cold_geomean", PLAIN),
             ("cold_pushdown_geomean", PUSHDOWN),
             ("cold_read_ahead_geomean", WITHOUT_READ_AHEAD),
+            ("cold_plan_ahead_geomean", PLAN_AHEAD),
         ];
         for (name, way) in over_tpch.into_iter().filter(|_| tpch().next().is_some()) {
             rows.push(Row::over_queries(name, names[way].as_str(), &pairs(way), self.seed));
@@ -397,7 +407,7 @@ impl ColdBenchmark {
 
     /// The rows of one query: against each way, and the bytes that each has read.
     fn rows_of(&self, query: &Samples, names: &[String]) -> Vec<Row> {
-        let against = ["", "_read_ahead", "", "_pushdown", "_duckdb", "_polars"];
+        let against = ["", "_read_ahead", "", "_pushdown", "_plan_ahead", "_duckdb", "_polars"];
         let mut rows = Vec::new();
         for (way, suffix) in against.iter().enumerate().skip(1) {
             let name = format!("cold_{}{suffix}", query.name);

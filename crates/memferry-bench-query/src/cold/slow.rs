@@ -31,17 +31,19 @@ const URL: &str = "slow://files";
 const PIECE_BYTES: usize = 8 << 20;
 
 impl ColdBenchmark {
-    /// Some of `queries` over the slow store, against plain DataFusion: all of them would take as long as the rest of the
-    /// benchmark.
+    /// Some of `queries` over the slow store, against plain DataFusion, and joins against memferry with plan-ahead: all
+    /// of them would take as long as the rest of the benchmark.
     pub(super) fn slow_store_rows(
         &self,
         queries: &[(String, String)],
         files: &FileCache,
         progress: &dyn Progress,
-    ) -> Result<Option<Row>, QueryError> {
+    ) -> Result<Vec<Row>, QueryError> {
         // Near memory is for files of this machine only.
-        let ours = || {
+        let ours = |plan_ahead: bool| {
             let context = with_store(session(&self.options))?;
+            let setting = format!("set memferry.plan_ahead = {plan_ahead}");
+            self.runtime.block_on(async { context.sql(&setting).await?.collect().await })?;
             for table in tpch_table_names() {
                 self.runtime.block_on(files::register(&context, table, &self.slow_url(table)))?;
             }
@@ -55,14 +57,23 @@ impl ColdBenchmark {
         };
         let way =
             |name: &str, open| Way::Session(Session { name: name.to_owned(), runtime: &self.runtime, open });
-        let mut ways = [way("memferry", Box::new(ours)), way("DataFusion", Box::new(plain))];
-        let mut pairs: Vec<Pairs> = Vec::new();
-        for (name, sql) in queries.iter().filter(|(name, _)| is_sampled(name)) {
-            pairs.extend(self.sample(name, sql, &mut ways, files)?.pairs(1));
-            progress.advance(1);
-        }
-        let row = || Row::over_queries("cold_30ms_store", "DataFusion", &pairs, self.seed);
-        Ok((!pairs.is_empty()).then(row))
+        let sampled = |row: &str, peer: Way<'_>, is_sampled: fn(&str) -> bool| {
+            let name = peer.name().to_owned();
+            let mut ways = [way("memferry", Box::new(|| ours(false))), peer];
+            let mut pairs: Vec<Pairs> = Vec::new();
+            for (name, sql) in queries.iter().filter(|(name, _)| is_sampled(name)) {
+                pairs.extend(self.sample(name, sql, &mut ways, files)?.pairs(1));
+                progress.advance(1);
+            }
+            let row = || Row::over_queries(row, name, &pairs, self.seed);
+            Ok::<_, QueryError>((!pairs.is_empty()).then(row))
+        };
+        let plain = way("DataFusion", Box::new(plain));
+        let with = way("memferry with plan-ahead", Box::new(|| ours(true)));
+        let mut rows = Vec::new();
+        rows.extend(sampled("cold_30ms_store", plain, is_sampled)?);
+        rows.extend(sampled("cold_30ms_store_plan_ahead", with, is_join)?);
+        Ok(rows)
     }
 
     fn slow_url(&self, table: &str) -> String {
@@ -70,9 +81,20 @@ impl ColdBenchmark {
     }
 }
 
-/// Whether a query runs over the slow store.
-pub(super) fn is_sampled(name: &str) -> bool {
+/// Joins of three tables and more: each scan waits for the build sides before it.
+const JOINS: [&str; 3] = ["q03", "q05", "q10"];
+
+/// How often a query is sampled over the slow store.
+pub(super) fn samples_count(name: &str) -> usize {
+    usize::from(is_sampled(name)) + usize::from(is_join(name))
+}
+
+fn is_sampled(name: &str) -> bool {
     FLOOR.contains(&name) || SELECTIVE.contains(&name)
+}
+
+fn is_join(name: &str) -> bool {
+    JOINS.contains(&name)
 }
 
 fn with_store(context: SessionContext) -> Result<SessionContext, QueryError> {

@@ -593,6 +593,10 @@ fn bench_cold_measures_files() {
     // Each request of the slow store takes 30 ms.
     assert!(row("cold_30ms_store")["value"].as_f64().unwrap() > 30.0, "{record}");
     assert!(row("cold_30ms_store")["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    for name in ["planning_us", "planning_us_max"] {
+        assert!(row(name)["value"].as_f64().unwrap() > 0.0, "{record}");
+    }
+    assert!(row("cold_q12_plan_ahead")["ratio"].as_f64().unwrap() > 0.0, "{record}");
     // Q12 and others have two late columns or more.
     assert!(row("cold_read_ahead")["ratio"].as_f64().unwrap() > 0.0, "{record}");
     // The rows of a table take their memory.

@@ -221,13 +221,26 @@ impl ReadAhead {
         self.distance_groups = self.distance_groups.min(NARROWING_GROUPS);
     }
 
-    /// Starts reads up to the window. Returns them.
+    /// Starts reads up to the window; a read larger than it when nothing else is started. Returns them.
     pub(crate) fn fill(&mut self, source: &dyn RangeSource) -> Vec<&Read> {
+        let window_bytes = self.window_bytes;
+        self.fill_while(source, |started_bytes, bytes| {
+            started_bytes == 0 || started_bytes + bytes <= window_bytes
+        })
+    }
+
+    /// Starts reads up to a smaller window, and none that is larger than it. Returns them.
+    pub(crate) fn fill_within(&mut self, source: &dyn RangeSource, window_bytes: u64) -> Vec<&Read> {
+        let window_bytes = window_bytes.min(self.window_bytes);
+        self.fill_while(source, |started_bytes, bytes| started_bytes + bytes <= window_bytes)
+    }
+
+    /// Starts reads that `fits` admits, by the bytes that are started and its own, up to the first that it refuses.
+    fn fill_while(&mut self, source: &dyn RangeSource, fits: impl Fn(u64, u64) -> bool) -> Vec<&Read> {
         let mut new = vec![];
         while let Some(planned) = self.next_planned(source) {
             let bytes = planned.range.end - planned.range.start;
-            // A read larger than the window is started when nothing else is.
-            if self.started_bytes > 0 && self.started_bytes + bytes > self.window_bytes {
+            if !fits(self.started_bytes, bytes) {
                 self.planned.push_front(planned);
                 break;
             }

@@ -11,7 +11,9 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, Statistics, internal_err};
-use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder, ParquetSource};
+use datafusion::datasource::physical_plan::{
+    FileScanConfig, FileScanConfigBuilder, FileSource, ParquetSource,
+};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::statistics::StatisticsArgs;
@@ -20,8 +22,10 @@ use futures::Stream;
 use parquet::errors::ParquetError;
 
 use super::FileError;
+use super::explain::Explained;
 use super::factory::Readers;
 use super::metrics::parquet_scan;
+use super::next::Streaming;
 use super::place::Places;
 use super::pushdown::Decision;
 use crate::load::guarded;
@@ -46,7 +50,12 @@ impl ContainExec {
         readers: Readers,
         pushdown: Option<Decision>,
     ) -> Self {
-        let readers = Arc::new(Readers { places: Arc::default(), next: Arc::default(), ..readers });
+        let readers = Arc::new(Readers {
+            places: Arc::default(),
+            next: Arc::default(),
+            in_plan: Arc::default(),
+            ..readers
+        });
         let source = source.with_parquet_file_reader_factory(Arc::clone(&readers) as _);
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         let files = describe(&config);
@@ -60,9 +69,15 @@ impl ContainExec {
 }
 
 impl DisplayAs for ContainExec {
-    fn fmt_as(&self, _style: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt_as(&self, style: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ContainExec: a panic of the decoder is an error")?;
-        self.pushdown.as_ref().map_or(Ok(()), |pushdown| write!(f, ", {pushdown}"))
+        // The boxes of a tree have no room for sentences.
+        if let Some((config, _)) = parquet_scan(self.scan())
+            && style != DisplayFormatType::TreeRender
+        {
+            write!(f, "; {}", Explained { readers: &self.readers, config })?;
+        }
+        self.pushdown.as_ref().map_or(Ok(()), |pushdown| write!(f, "; {pushdown}"))
     }
 }
 
@@ -118,13 +133,17 @@ impl ExecutionPlan for ContainExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if let Some((config, _)) = parquet_scan(self.scan()) {
-            self.readers.next.list(config, context.session_config().options());
+        if let Some((config, source)) = parquet_scan(self.scan()) {
+            self.readers.next.list(config, source.metrics(), context.session_config().options());
         }
         let scan = self.scan.execute(partition, context)?;
+        let streaming = self.readers.next.stream();
+        if let Some(in_plan) = self.readers.in_plan.get() {
+            in_plan.executed();
+        }
         let schema = scan.schema();
         let (files, places) = (Arc::clone(&self.files), Arc::clone(&self.readers.places));
-        Ok(Box::pin(Contained { scan: Some(scan), schema, files, places, partition }))
+        Ok(Box::pin(Contained { scan: Some(scan), schema, files, places, partition, _streaming: streaming }))
     }
 }
 
@@ -135,6 +154,7 @@ struct Contained {
     files: Arc<str>,
     places: Arc<Places>,
     partition: usize,
+    _streaming: Streaming,
 }
 
 impl Contained {

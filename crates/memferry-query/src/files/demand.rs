@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetSource};
-use datafusion::physical_expr::expressions::{Column, DynamicFilterTracking};
+use datafusion::physical_expr::expressions::{Column, DynamicFilterPhysicalExpr, DynamicFilterTracking};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_adapter::{DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory};
 use datafusion::physical_plan::PhysicalExpr;
@@ -118,6 +119,35 @@ impl Demand {
     /// A predicate that does not fit the file.
     pub fn row_groups(&self, file: &PartitionedFile, metadata: &ParquetMetaData) -> Result<RowGroups> {
         prune::row_groups(self, file, metadata)
+    }
+
+    /// Whether a filter that is found while the query runs may exclude row groups of a scan by their statistics.
+    ///
+    /// It cannot if all row groups share values of its columns: a range of values, or a list of them, that leaves one row
+    /// group mostly leaves all. Whole files may be excluded, so it may if the scan has several.
+    pub(super) fn may_exclude_later(&self, is_one_file: bool, metadata: &ParquetMetaData) -> Result<bool> {
+        let columns = self.dynamic_columns()?;
+        if columns.is_empty() || !self.prunes_row_groups() {
+            return Ok(false);
+        }
+        Ok(!is_one_file || prune::separates(self, &columns, metadata)?)
+    }
+
+    /// The columns of the filters that are found while the query runs.
+    fn dynamic_columns(&self) -> Result<Vec<usize>> {
+        let mut columns = vec![];
+        if let Some(predicate) = &self.predicate {
+            predicate.apply(|expr| {
+                if expr.downcast_ref::<DynamicFilterPhysicalExpr>().is_none() {
+                    return Ok(TreeNodeRecursion::Continue);
+                }
+                columns.extend(file_columns(expr, &self.file_schema)?);
+                Ok(TreeNodeRecursion::Jump)
+            })?;
+        }
+        columns.sort_unstable();
+        columns.dedup();
+        Ok(columns)
     }
 
     pub(super) fn prunes_row_groups(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The reader factory of one scan: it carries the demand to the readers of the scan's files.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::listing::PartitionedFile;
@@ -19,6 +19,7 @@ use super::chunks::Chunks;
 use super::metrics::ReaderMetrics;
 use super::next::NextFiles;
 use super::place::{Place, Places};
+use super::plan_ahead::InPlan;
 use super::reader::{FileReader, MetadataSource};
 use super::source::RangeSource;
 use super::store::{StoreLimits, StoreObject};
@@ -41,6 +42,8 @@ pub(super) struct Readers {
     pub(super) keep: bool,
     pub(super) places: Arc<Places>,
     pub(super) next: Arc<NextFiles>,
+    /// Set once the whole plan is known.
+    pub(super) in_plan: Arc<OnceLock<InPlan>>,
 }
 
 impl ParquetFileReaderFactory for Readers {

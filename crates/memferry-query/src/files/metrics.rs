@@ -14,6 +14,7 @@ use super::source::{From, Read};
 const REQUESTS: &str = "file_requests";
 const BYTES_READ: &str = "file_bytes_read";
 const BYTES_AHEAD: &str = "file_bytes_read_ahead";
+const BYTES_BEFORE_OPEN: &str = "file_bytes_read_before_open";
 const BYTES_IN_VAIN: &str = "file_bytes_in_vain";
 const BYTES_UNCACHED: &str = "file_bytes_uncached";
 const BYTES_REQUESTED: &str = "file_bytes_requested";
@@ -27,11 +28,24 @@ pub(super) struct ReadMetrics {
     requests: Count,
     bytes_read: Count,
     bytes_ahead: Count,
+    bytes_before_open: Count,
     bytes_in_vain: Gauge,
     bytes_uncached: Count,
 }
 
 impl ReadMetrics {
+    pub(super) fn new(metrics: &ExecutionPlanMetricsSet, partition: usize) -> Self {
+        let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
+        Self {
+            requests: counter(REQUESTS),
+            bytes_read: counter(BYTES_READ),
+            bytes_ahead: counter(BYTES_AHEAD),
+            bytes_before_open: counter(BYTES_BEFORE_OPEN),
+            bytes_in_vain: MetricBuilder::new(metrics).gauge(BYTES_IN_VAIN, partition),
+            bytes_uncached: counter(BYTES_UNCACHED),
+        }
+    }
+
     /// Counts a read when it is started.
     pub(super) fn started(&self, read: &Read, ahead: bool) {
         if read.from == From::Near {
@@ -44,6 +58,13 @@ impl ReadMetrics {
         }
         if read.from == From::FileUncached {
             self.bytes_uncached.add(read.len() as usize);
+        }
+    }
+
+    /// Counts a read of a scan that is not open, in addition.
+    pub(super) fn started_before_open(&self, read: &Read) {
+        if read.from != From::Near {
+            self.bytes_before_open.add(read.len() as usize);
         }
     }
 
@@ -79,13 +100,7 @@ impl ReaderMetrics {
     ) -> Self {
         let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
         Self {
-            reads: ReadMetrics {
-                requests: counter(REQUESTS),
-                bytes_read: counter(BYTES_READ),
-                bytes_ahead: counter(BYTES_AHEAD),
-                bytes_in_vain: MetricBuilder::new(metrics).gauge(BYTES_IN_VAIN, partition),
-                bytes_uncached: counter(BYTES_UNCACHED),
-            },
+            reads: ReadMetrics::new(metrics, partition),
             bytes_requested: counter(BYTES_REQUESTED),
             bytes_hit: counter(BYTES_HIT),
             hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
@@ -125,6 +140,8 @@ pub struct FileReport {
     pub bytes_read: u64,
     /// Bytes of `bytes_read` that were requested before the decoder asked for them.
     pub bytes_read_ahead: u64,
+    /// Bytes of `bytes_read_ahead` that were requested before DataFusion opened their scan.
+    pub bytes_read_before_open: u64,
     /// Bytes that were read ahead, and that the decoder did not ask for.
     pub bytes_in_vain: u64,
     /// Bytes of `bytes_read` that were not kept: from a store, or because the budget had no room.
@@ -160,6 +177,7 @@ impl FileReport {
                 let sum = |name| sum(name).unwrap_or(0);
                 self.bytes_read += sum(BYTES_READ);
                 self.bytes_read_ahead += sum(BYTES_AHEAD);
+                self.bytes_read_before_open += sum(BYTES_BEFORE_OPEN);
                 self.bytes_in_vain += sum(BYTES_IN_VAIN);
                 self.bytes_uncached += sum(BYTES_UNCACHED);
                 self.bytes_requested += sum(BYTES_REQUESTED);

@@ -4,31 +4,35 @@
 //! register, CREATE EXTERNAL TABLE ─▶ ListingTable of DataFusion: schema and statistics of the footers, no rows
 //!                                        │ plan
 //!                                        ▼
-//! optimizer rule, the last one ─▶ Demand: filter columns, late columns, predicate
+//! optimizer rule, the last one ─▶ Demand: filter columns, late columns, predicate; turn in the order of the plan
 //!                                        │ reader factory of the scan
 //!                                        ▼
 //! DataFusion's decoder ── ranges of a row group ──▶ FileReader ──▶ read ahead, near copy, or read now
-//!                                                      └─ starts reads of the row groups to come
+//!                                                      └─ starts reads of the row groups, files and scans to come
 //! ```
 //!
 //! Decoding, pruning and work stealing are DataFusion's; this module replaces where the bytes come from. Formats are
 //! Parquet and Arrow IPC. Arrow files are read by DataFusion's own reader, through the store: a mapping of a file that
 //! another process truncates raises SIGBUS, which no error can report.
 //!
-//! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `pushdown`, `filter` where and how its filter
-//! runs; `sections` the parts in which a table is loaded; `factory`, `reader`, `ahead`, `next` requests of the decoder; `chunks`,
-//! `ranges` which bytes; `source`, `store`, `stored` where they are; `metrics`, `error`, `place`, `contain`.
+//! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `order` when; `pushdown`, `filter` where and how its
+//! filter runs; `sections` the parts in which a table is loaded; `factory`, `reader`, `ahead`, `next`, `plan_ahead` requests
+//! of the decoder, and those before them; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are;
+//! `metrics`, `explain`, `error`, `place`, `contain`.
 
 mod ahead;
 mod chunks;
 mod contain;
 mod demand;
 mod error;
+mod explain;
 mod factory;
 mod filter;
 mod metrics;
 mod next;
+mod order;
 mod place;
+mod plan_ahead;
 mod prune;
 mod pushdown;
 mod ranges;

@@ -1,5 +1,5 @@
 //! The files that a scan has not opened yet. The beginning of the next one is read while the decoder works on the last row
-//! groups of the one before.
+//! groups of the one before; that of the first ones while the plan works on the scans before.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
-use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig};
 use datafusion::datasource::source::DataSource;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use object_store::path::Path;
 
 use super::ahead::ReadAhead;
@@ -17,11 +18,12 @@ use super::chunks::Chunks;
 use super::contain::contained;
 use super::factory::Readers;
 use super::metrics::ReadMetrics;
+use super::plan_ahead::{Held, InPlan, PlanAhead};
 
 /// The files of a scan that are not opened, and those of them whose beginning is being read.
 ///
 /// The order is a guess: DataFusion does not say which file a partition opens next. A file that is begun and not opened
-/// keeps its first reads until the plan is dropped.
+/// keeps its first reads until the last stream of the scan is dropped.
 #[derive(Default)]
 pub(super) struct NextFiles(Mutex<State>);
 
@@ -29,6 +31,13 @@ pub(super) struct NextFiles(Mutex<State>);
 struct State {
     /// One queue for all partitions, or one for each if they do not share their files. None before the scan is executed.
     queues: Vec<VecDeque<PartitionedFile>>,
+    partitions_count: usize,
+    is_one_file: bool,
+    /// Of the scan, for reads before it is opened.
+    metrics: ExecutionPlanMetricsSet,
+    streams_count: usize,
+    /// Whether a partition has opened a file.
+    is_open: bool,
     begun: HashMap<Key, SpawnedTask<Option<Begun>>>,
 }
 
@@ -36,9 +45,35 @@ struct State {
 type Key = (usize, Path, Option<(i64, i64)>);
 
 /// The first reads of a file. They count as in vain until the file is opened.
-struct Begun {
-    ahead: ReadAhead,
+pub(super) struct Begun {
+    pub(super) ahead: ReadAhead,
+    /// Whether a filter was not known yet, which may exclude row groups.
+    pub(super) is_provisional: bool,
     metrics: ReadMetrics,
+    /// Their part of the window of the plan, if the scan was not open.
+    _held: Option<Held>,
+}
+
+/// How the first files of a scan are begun that is not open.
+struct BeforeOpen {
+    plan: Arc<PlanAhead>,
+    /// Of each file.
+    window_bytes: u64,
+    is_one_file: bool,
+}
+
+/// A stream of a scan. With the last one, the reads of files that were not opened are dropped.
+pub(super) struct Streaming(Arc<NextFiles>);
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.streams_count -= 1;
+        let unopened =
+            if state.streams_count == 0 { std::mem::take(&mut state.begun) } else { HashMap::new() };
+        drop(state);
+        drop(unopened);
+    }
 }
 
 impl State {
@@ -54,11 +89,19 @@ impl State {
 
 impl NextFiles {
     /// Lists the files of a scan that is executed with `options`, unless an execution has done so.
-    pub(super) fn list(&self, config: &FileScanConfig, options: &ConfigOptions) {
+    pub(super) fn list(
+        &self,
+        config: &FileScanConfig,
+        metrics: &ExecutionPlanMetricsSet,
+        options: &ConfigOptions,
+    ) {
         let mut state = self.lock();
         if !state.queues.is_empty() {
             return;
         }
+        state.metrics = metrics.clone();
+        state.partitions_count = config.file_groups.len();
+        state.is_one_file = is_one_file(config);
         let files = config.file_groups.iter().map(|group| group.files().iter().cloned());
         let is_shared = config.create_sibling_state(options).is_some();
         state.queues = match is_shared {
@@ -71,9 +114,16 @@ impl NextFiles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts a stream of the scan.
+    pub(super) fn stream(self: &Arc<Self>) -> Streaming {
+        self.lock().streams_count += 1;
+        Streaming(Arc::clone(self))
+    }
+
     /// `partition` opens `file`.
     pub(super) fn open(&self, partition: usize, file: &PartitionedFile) {
         let mut state = self.lock();
+        state.is_open = true;
         if state.begun.contains_key(&state.key(partition, file)) {
             return;
         }
@@ -88,6 +138,12 @@ impl NextFiles {
         }
     }
 
+    /// Whether `partition` opens no further file.
+    pub(super) fn is_last(&self, partition: usize) -> bool {
+        let state = self.lock();
+        state.queues.get(state.queue(partition)).is_some_and(VecDeque::is_empty)
+    }
+
     /// Begins to read the file that `partition` may open next. `metrics` count the reads.
     pub(super) fn begin(&self, readers: &Readers, partition: usize, metrics: ReadMetrics) {
         let mut state = self.lock();
@@ -96,33 +152,110 @@ impl NextFiles {
         // The task must not keep itself alive.
         let (key, readers) =
             (state.key(partition, &file), Readers { next: Arc::default(), ..readers.clone() });
-        let task = async move { contained(begin(&readers, &file, metrics)).await? };
+        let is_last = state.queues[queue].is_empty();
+        let task = async move {
+            let begun = contained(begin(&readers, &file, metrics, None)).await.flatten();
+            // A file may have no row group for the scan, and then requests nothing.
+            if is_last && begun.as_ref().is_some_and(|begun| begun.ahead.is_exhausted()) {
+                readers.in_plan.get().into_iter().for_each(InPlan::all_started);
+            }
+            begun
+        };
         state.begun.insert(key, SpawnedTask::spawn(task));
     }
 
+    /// Begins to read the first file of each partition, if the scan is executed and not open. Returns their number. Each calls
+    /// `begun` once, with whether neither the file nor the scan has a read to start later.
+    pub(super) fn begin_before_open(
+        &self,
+        readers: &Readers,
+        plan: &Arc<PlanAhead>,
+        window_bytes: u64,
+        begun: impl Fn(bool) + Clone + Send + 'static,
+    ) -> usize {
+        let mut state = self.lock();
+        if state.is_open || state.streams_count == 0 || window_bytes == 0 {
+            return 0;
+        }
+        let partitions = 0..state.partitions_count;
+        let files = partitions.filter_map(|partition| {
+            let queue = state.queue(partition);
+            Some((partition, state.queues.get_mut(queue)?.pop_front()?))
+        });
+        let files: Vec<(usize, PartitionedFile)> = files.collect();
+        let has_no_further = state.queues.iter().all(VecDeque::is_empty);
+        let files_count = files.len();
+        for (partition, file) in files {
+            let before_open = BeforeOpen {
+                plan: Arc::clone(plan),
+                window_bytes: window_bytes / files_count as u64,
+                is_one_file: state.is_one_file,
+            };
+            let metrics = ReadMetrics::new(&state.metrics, partition);
+            let key = state.key(partition, &file);
+            let readers = Readers { next: Arc::default(), ..readers.clone() };
+            let done = begun.clone();
+            let task = async move {
+                let begun = contained(begin(&readers, &file, metrics, Some(before_open))).await.flatten();
+                done(has_no_further && begun.as_ref().is_some_and(|begun| begun.ahead.is_exhausted()));
+                begun
+            };
+            state.begun.insert(key, SpawnedTask::spawn(task));
+        }
+        files_count
+    }
+
     /// The reads of the beginning of `file`, which `partition` opens. They are counted.
-    pub(super) async fn take(&self, partition: usize, file: &PartitionedFile) -> Option<ReadAhead> {
+    pub(super) async fn take(&self, partition: usize, file: &PartitionedFile) -> Option<Begun> {
         let begun = {
             let mut state = self.lock();
             let key = state.key(partition, file);
             state.begun.remove(&key)
         };
-        let Begun { ahead, metrics } = begun?.join().await.ok()??;
-        metrics.not_in_vain(ahead.unrequested_bytes());
-        Some(ahead)
+        let begun = begun?.join().await.ok()??;
+        begun.metrics.not_in_vain(begun.ahead.unrequested_bytes());
+        Some(begun)
     }
 }
 
+/// Whether all partitions of a scan read the same file.
+pub(super) fn is_one_file(config: &FileScanConfig) -> bool {
+    let mut files = config.file_groups.iter().flat_map(FileGroup::files);
+    let first = files.next();
+    files.all(|file| first.is_some_and(|first| first.object_meta.location == file.object_meta.location))
+}
+
 /// Starts to read the first row group of a file. An error here occurs again at open, which reports it.
-async fn begin(readers: &Readers, file: &PartitionedFile, metrics: ReadMetrics) -> Option<Begun> {
+async fn begin(
+    readers: &Readers,
+    file: &PartitionedFile,
+    metrics: ReadMetrics,
+    before_open: Option<BeforeOpen>,
+) -> Option<Begun> {
     let source = readers.source(&file.object_meta).ok()?;
     let metadata = readers.metadata(file.metadata_size_hint);
     let metadata = metadata.fetch(&file.object_meta, readers.policy(None)).await.ok()?;
     let chunks = Arc::new(Chunks::new(metadata, source.size_bytes()).ok()?);
+    let is_provisional = readers.demand.tracking().watcher().is_some();
     let mut ahead = readers.ahead(&*source, file, &chunks).ok()?;
-    ahead.fill(&*source).into_iter().for_each(|read| metrics.started(read, true));
+    let reads = match &before_open {
+        None => ahead.fill(&*source),
+        Some(BeforeOpen { window_bytes, is_one_file, .. }) => {
+            if is_provisional && readers.demand.may_exclude_later(*is_one_file, chunks.metadata()).ok()? {
+                return None;
+            }
+            ahead.fill_within(&*source, *window_bytes)
+        }
+    };
+    for read in reads {
+        metrics.started(read, true);
+        if before_open.is_some() {
+            metrics.started_before_open(read);
+        }
+    }
     metrics.in_vain(ahead.unrequested_bytes());
-    Some(Begun { ahead, metrics })
+    let held = before_open.map(|before_open| before_open.plan.hold(ahead.unrequested_bytes()));
+    Some(Begun { ahead, is_provisional, metrics, _held: held })
 }
 
 impl fmt::Debug for NextFiles {
@@ -134,7 +267,7 @@ impl fmt::Debug for NextFiles {
 #[cfg(test)]
 mod tests {
     use datafusion::arrow::datatypes::Schema;
-    use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
+    use datafusion::datasource::physical_plan::{FileScanConfigBuilder, ParquetSource};
     use datafusion::execution::object_store::ObjectStoreUrl;
 
     use super::*;
@@ -149,7 +282,7 @@ mod tests {
             .with_preserve_order(true)
             .build();
         let next = NextFiles::default();
-        next.list(&config, &ConfigOptions::default());
+        next.list(&config, &ExecutionPlanMetricsSet::new(), &ConfigOptions::default());
         next.open(1, &file);
         assert_eq!(next.lock().queues.iter().map(VecDeque::len).collect::<Vec<_>>(), [1, 0]);
     }

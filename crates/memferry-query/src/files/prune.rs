@@ -4,11 +4,13 @@
 //! predicate. Where the opener knows more (Bloom filters, a dynamic filter that changed meanwhile), it requests fewer row
 //! groups than this found; the reader then drops what it read ahead.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::arrow::array::{Array, ArrayRef};
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::{DataFusionError, Result, ScalarValue};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::ParquetFileMetrics;
 use datafusion::datasource::physical_plan::parquet::{
@@ -21,6 +23,7 @@ use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use datafusion::physical_plan::PhysicalExpr;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use parquet::arrow::arrow_reader::RowSelection;
+use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::ParquetMetaData;
 
@@ -91,6 +94,40 @@ pub(super) fn row_groups(
         });
     }
     Ok(RowGroups { groups: read })
+}
+
+/// Whether the statistics of one of `columns` show two row groups that have no value in common: a filter can leave one of them
+/// and exclude the other.
+pub(super) fn separates(demand: &Demand, columns: &[usize], metadata: &ParquetMetaData) -> Result<bool> {
+    let schema = physical_schema(demand, metadata)?;
+    let descriptor = metadata.file_metadata().schema_descr();
+    for &column in columns {
+        let name = demand.file_schema().field(column).name();
+        // Neither a column that the file lacks, nor a nested one, has statistics to prune by.
+        let Ok(statistics) = StatisticsConverter::try_new(name, &schema, descriptor) else { continue };
+        let (least, greatest) = (
+            statistics.row_group_mins(metadata.row_groups())?,
+            statistics.row_group_maxes(metadata.row_groups())?,
+        );
+        let extreme = |values: &ArrayRef, wanted: Ordering| {
+            let mut found: Option<ScalarValue> = None;
+            for row in (0..values.len()).filter(|&row| values.is_valid(row)) {
+                let value = ScalarValue::try_from_array(values, row)?;
+                if found.as_ref().is_none_or(|found| value.partial_cmp(found) == Some(wanted)) {
+                    found = Some(value);
+                }
+            }
+            Ok::<_, DataFusionError>(found)
+        };
+        let (last_start, first_end) =
+            (extreme(&least, Ordering::Greater)?, extreme(&greatest, Ordering::Less)?);
+        if let (Some(last_start), Some(first_end)) = (last_start, first_end)
+            && last_start.partial_cmp(&first_end) == Some(Ordering::Greater)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Schema of the arrays that the file decodes to.

@@ -23,7 +23,9 @@ use super::ahead::{ReadAhead, Requested};
 use super::chunks::Chunks;
 use super::factory::Readers;
 use super::metrics::ReaderMetrics;
+use super::next::Begun;
 use super::place::Place;
+use super::plan_ahead::InPlan;
 use super::source::{From, RangeSource, Read};
 use super::{FileError, store};
 
@@ -96,7 +98,7 @@ pub(super) struct FileReader {
     pub(super) partition: usize,
     pub(super) chunks: Option<Arc<Chunks>>,
     pub(super) ahead: Option<ReadAhead>,
-    /// Whether the beginning of another file is being read.
+    /// Whether the beginning of another file, or of another scan, is being read.
     pub(super) has_begun_next: bool,
     pub(super) tracking: DynamicFilterTracking,
 }
@@ -150,10 +152,15 @@ impl AsyncFileReader for FileReader {
                 // A limit or a dynamic filter may exclude the next file.
                 let goes_on = self.readers.demand.rows_max().is_none() && self.tracking.watcher().is_none();
                 let is_on = self.readers.window_bytes > 0 && !self.has_begun_next;
-                if is_on && goes_on && state.is_exhausted() {
-                    self.has_begun_next = true;
-                    let metrics = self.metrics.reads.clone();
-                    self.readers.next.begin(&self.readers, self.partition, metrics);
+                if is_on && state.is_exhausted() {
+                    let next = &self.readers.next;
+                    if next.is_last(self.partition) {
+                        self.has_begun_next = true;
+                        self.readers.in_plan.get().into_iter().for_each(InPlan::all_started);
+                    } else if goes_on {
+                        self.has_begun_next = true;
+                        next.begin(&self.readers, self.partition, self.metrics.reads.clone());
+                    }
                 }
             }
             self.finish(&ranges, reads, hit_bytes).await
@@ -209,7 +216,13 @@ impl FileReader {
         let Some(ahead) = &mut self.ahead else {
             self.tracking = demand.tracking();
             self.ahead = Some(match self.readers.next.take(self.partition, &self.file).await {
-                Some(begun) => begun,
+                Some(Begun { mut ahead, is_provisional, .. }) => {
+                    if is_provisional {
+                        let groups = demand.row_groups(&self.file, chunks.metadata()).map_err(external)?;
+                        ahead.narrow(groups.as_slice());
+                    }
+                    ahead
+                }
                 None => self.readers.ahead(&*self.source, &self.file, chunks).map_err(external)?,
             });
             return Ok(());

@@ -1,6 +1,6 @@
 //! The optimizer rule that gives scans of Parquet files memferry's reader, decides whether their decoder evaluates the
-//! filter, evaluates filters above them by conjunct, and contains the panics of the decoder. It changes nothing else of a
-//! plan.
+//! filter, evaluates filters above them by conjunct, contains the panics of the decoder, and tells each scan its turn in the
+//! order of the plan. It changes nothing else of a plan.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
 use object_store::local::LocalFileSystem;
 
-use super::Demand;
 use super::contain::ContainExec;
 use super::factory::Readers;
 use super::filter::{ConjunctsExec, JoinFilters};
 use super::metrics::parquet_scan;
 use super::pushdown::Decision;
 use super::store::StoreLimits;
+use super::{Demand, plan_ahead};
 use crate::options::MemferryOptions;
 use crate::tiers::Tiers;
 
@@ -74,6 +74,7 @@ impl ReadFiles {
             keep: true,
             places: Arc::default(),
             next: Arc::default(),
+            in_plan: Arc::default(),
         };
         let scan: Arc<dyn ExecutionPlan> = Arc::new(ContainExec::over(config, source, readers, pushdown));
         let conjuncts = ConjunctsExec::above(&scan, joins, options, batch_rows)?;
@@ -99,7 +100,9 @@ impl PhysicalOptimizerRule for ReadFiles {
                 None => Transformed::no(plan),
             })
         });
-        Ok(annotated?.data)
+        let plan = annotated?.data;
+        plan_ahead::annotate(&plan, options.plan_ahead && options.read_ahead);
+        Ok(plan)
     }
 
     fn name(&self) -> &str {

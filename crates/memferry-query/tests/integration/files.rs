@@ -29,11 +29,11 @@ use tokio::task::JoinHandle;
 use crate::domains::two_domains;
 use crate::store_support::{Fault, TestStore};
 
-const ROWS: i64 = 20_000;
+pub(crate) const ROWS: i64 = 20_000;
 const GROUP_ROWS: usize = 1000;
 
 /// `id` ascends; `mixed` is a permutation of it; `text` is wide; the rest is nested, or null.
-fn batch(ids: std::ops::Range<i64>) -> RecordBatch {
+pub(crate) fn batch(ids: std::ops::Range<i64>) -> RecordBatch {
     let mixed = |id: i64| id * 7919 % ROWS;
     let lists = ids.clone().map(|id| (id % 3 != 0).then(|| (0..id % 4).map(Some).collect::<Vec<_>>()));
     let fields = vec![
@@ -66,7 +66,7 @@ fn batch(ids: std::ops::Range<i64>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns).unwrap()
 }
 
-fn parquet(batches: &[RecordBatch]) -> Vec<u8> {
+pub(crate) fn parquet(batches: &[RecordBatch]) -> Vec<u8> {
     let properties = WriterProperties::builder()
         .set_max_row_group_row_count(Some(GROUP_ROWS))
         .set_data_page_row_count_limit(200)
@@ -88,7 +88,7 @@ fn directory_with(files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, PathBuf) {
     (directory, path)
 }
 
-async fn set(context: &SessionContext, settings: &[&str]) {
+pub(crate) async fn set(context: &SessionContext, settings: &[&str]) {
     for setting in settings {
         context.sql(&format!("SET {setting}")).await.unwrap().collect().await.unwrap();
     }
@@ -104,7 +104,7 @@ async fn context(location: &str, settings: &[&str]) -> SessionContext {
 }
 
 /// The answer as text, or the error.
-async fn run(context: &SessionContext, sql: &str) -> Result<(String, FileReport), String> {
+pub(crate) async fn run(context: &SessionContext, sql: &str) -> Result<(String, FileReport), String> {
     let plan = context.sql(sql).await.map_err(|error| error.to_string())?;
     let plan = plan.create_physical_plan().await.map_err(|error| error.to_string())?;
     let batches = collect(Arc::clone(&plan), context.task_ctx()).await.map_err(|error| error.to_string())?;
@@ -259,7 +259,7 @@ async fn rows_that_no_join_wants_do_not_leave_the_filter_above_a_scan() {
 }
 
 /// Bytes of the columns `leaves` in the row groups `groups` of a file.
-fn chunk_bytes(file: &[u8], groups: std::ops::Range<usize>, leaves: &[usize]) -> u64 {
+pub(crate) fn chunk_bytes(file: &[u8], groups: std::ops::Range<usize>, leaves: &[usize]) -> u64 {
     let reader = SerializedFileReader::new(bytes::Bytes::copy_from_slice(file)).unwrap();
     let group = |group| {
         let group = reader.metadata().row_group(group);
@@ -457,7 +457,7 @@ async fn a_cancelled_query_stops_its_requests() {
     assert!(store.bytes_requested() > 0);
 }
 
-async fn wait_until(condition: impl Fn() -> bool) {
+pub(crate) async fn wait_until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !condition() {
         assert!(Instant::now() < deadline, "waited 20 s");

@@ -39,7 +39,11 @@ pub(crate) struct TestStore {
     inner: InMemory,
     latency: Duration,
     fault: Mutex<(Fault, u64)>,
+    /// The file whose requests have the fault; all if it is empty.
+    faulty: Mutex<String>,
     pub(crate) requests: Mutex<Vec<Range<u64>>>,
+    /// The file of each of them.
+    pub(crate) files: Mutex<Vec<String>>,
     pub(crate) in_flight: AtomicUsize,
     pub(crate) in_flight_max: AtomicUsize,
     pub(crate) cancelled: AtomicUsize,
@@ -66,7 +70,9 @@ impl TestStore {
             inner: InMemory::new(),
             latency,
             fault: Mutex::new((Fault::None, 0)),
+            faulty: Mutex::default(),
             requests: Mutex::new(vec![]),
+            files: Mutex::new(vec![]),
             in_flight: AtomicUsize::new(0),
             in_flight_max: AtomicUsize::new(0),
             cancelled: AtomicUsize::new(0),
@@ -78,12 +84,23 @@ impl TestStore {
         *self.fault.lock().unwrap() = (fault, before);
     }
 
+    /// Requests of `file` have the fault.
+    pub(crate) fn fail_in(&self, file: &str, fault: Fault) {
+        file.clone_into(&mut self.faulty.lock().unwrap());
+        self.fail(fault, u64::MAX);
+    }
+
+    pub(crate) fn requests_of(&self, file: &str) -> usize {
+        self.files.lock().unwrap().iter().filter(|requested| *requested == file).count()
+    }
+
     pub(crate) fn bytes_requested(&self) -> u64 {
         self.requests.lock().unwrap().iter().map(|range| range.end - range.start).sum()
     }
 
     pub(crate) fn forget(&self) {
         self.requests.lock().unwrap().clear();
+        self.files.lock().unwrap().clear();
         self.in_flight_max.store(0, Ordering::Relaxed);
         self.cancelled.store(0, Ordering::Relaxed);
     }
@@ -114,12 +131,14 @@ impl ObjectStore for TestStore {
             return self.inner.get_opts(location, options).await;
         };
         self.requests.lock().unwrap().push(range.clone());
+        self.files.lock().unwrap().push(location.to_string());
         let in_flight = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         self.in_flight_max.fetch_max(in_flight, Ordering::Relaxed);
         let mut guard = InFlight { store: self, is_answered: false };
         tokio::time::sleep(self.latency).await;
         let (fault, before) = *self.fault.lock().unwrap();
-        let fault = if range.start < before { fault } else { Fault::None };
+        let is_faulty = ["", location.as_ref()].contains(&self.faulty.lock().unwrap().as_str());
+        let fault = if range.start < before && is_faulty { fault } else { Fault::None };
         if fault == Fault::Hangs {
             std::future::pending::<()>().await;
         }
