@@ -347,6 +347,7 @@ async fn answers_from_files_are_those_of_datafusion() {
         let read_files = tiers.is_some();
         for setting in [
             format!("memferry.read_files = {read_files}"),
+            "memferry.plan_ahead = true".to_owned(),
             format!("datafusion.execution.parquet.pushdown_filters = {pushdown}"),
             "datafusion.optimizer.repartition_file_min_size = 0".to_owned(),
         ] {
