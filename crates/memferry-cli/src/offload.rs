@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use memferry_offload::{Options, Summary, execute, install};
 
-use crate::error::usage;
 use crate::options::size_bytes;
 
 const AFTER_HELP: &str = "\
@@ -58,13 +57,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
 impl Arguments {
     fn options(&self) -> Result<Options> {
         let (program, rest) = self.program.split_first().context("name a program after --")?;
-        let threshold_bytes = self.threshold.map(usize::try_from).transpose()?;
-        if threshold_bytes == Some(0) {
-            return Err(usage("--threshold must be at least one byte"));
-        }
         Ok(Options {
             arguments: rest.to_vec(),
-            threshold_bytes,
+            threshold_bytes: self.threshold.map(usize::try_from).transpose()?,
             share_percent: self.share,
             summary: match self.summary.to_str() {
                 Some("none") => Summary::None,
@@ -107,7 +102,6 @@ mod tests {
         };
         assert_eq!(all, expected);
         assert_eq!(options("--summary none -- true").summary, Summary::None);
-        assert!(parse("--threshold 0 -- true").unwrap().options().is_err());
     }
 
     #[test]
@@ -118,6 +112,7 @@ mod tests {
             "--share 0 -- true",
             "--share 101 -- true",
             "--threshold x -- true",
+            "--threshold 0 -- true",
             "--library -- true",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
