@@ -34,6 +34,8 @@ use crate::load::guarded;
 #[derive(Debug)]
 pub(super) struct ContainExec {
     scan: Arc<dyn ExecutionPlan>,
+    /// Those of the scan before it got another reader, which changes none: the operators above keep theirs.
+    properties: Arc<PlanProperties>,
     /// The files of the scan, for the error.
     files: Arc<str>,
     /// Where the filter of the scan runs, for EXPLAIN. `None` without a filter.
@@ -43,8 +45,9 @@ pub(super) struct ContainExec {
 }
 
 impl ContainExec {
-    /// The scan of `source` with `readers`.
+    /// The scan of `source` with `readers`, and the properties of the scan in its place.
     pub(super) fn over(
+        properties: &Arc<PlanProperties>,
         config: &FileScanConfig,
         source: ParquetSource,
         readers: Readers,
@@ -59,7 +62,8 @@ impl ContainExec {
         let source = source.with_parquet_file_reader_factory(Arc::clone(&readers) as _);
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         let files = describe(&config);
-        Self { scan: DataSourceExec::from_data_source(config), files, pushdown, readers }
+        let scan = DataSourceExec::from_data_source(config);
+        Self { scan, properties: Arc::clone(properties), files, pushdown, readers }
     }
 
     /// The scan.
@@ -87,7 +91,7 @@ impl ExecutionPlan for ContainExec {
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
-        self.scan.properties()
+        &self.properties
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
@@ -108,6 +112,7 @@ impl ExecutionPlan for ContainExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.is_empty()) {
             (Some(scan), true) => Ok(Arc::new(Self {
+                properties: Arc::clone(scan.properties()),
                 scan,
                 files: Arc::clone(&self.files),
                 pushdown: self.pushdown.clone(),

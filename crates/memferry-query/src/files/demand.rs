@@ -126,28 +126,28 @@ impl Demand {
     /// It cannot if all row groups share values of its columns: a range of values, or a list of them, that leaves one row
     /// group mostly leaves all. Whole files may be excluded, so it may if the scan has several.
     pub(super) fn may_exclude_later(&self, is_one_file: bool, metadata: &ParquetMetaData) -> Result<bool> {
-        let columns = self.dynamic_columns()?;
-        if columns.is_empty() || !self.prunes_row_groups() {
-            return Ok(false);
-        }
-        Ok(!is_one_file || prune::separates(self, &columns, metadata)?)
+        let Some(columns) = self.dynamic_columns()? else { return Ok(false) };
+        // Whole files are excluded by the values of their directories as well, and without the setting for row groups.
+        Ok(!is_one_file || (self.prunes_row_groups() && prune::separates(self, &columns, metadata)?))
     }
 
-    /// The columns of the filters that are found while the query runs.
-    fn dynamic_columns(&self) -> Result<Vec<usize>> {
+    /// The columns of the files in filters that are found while the query runs; `None` without such a filter.
+    fn dynamic_columns(&self) -> Result<Option<Vec<usize>>> {
         let mut columns = vec![];
+        let mut is_found = false;
         if let Some(predicate) = &self.predicate {
             predicate.apply(|expr| {
                 if expr.downcast_ref::<DynamicFilterPhysicalExpr>().is_none() {
                     return Ok(TreeNodeRecursion::Continue);
                 }
+                is_found = true;
                 columns.extend(file_columns(expr, &self.file_schema)?);
                 Ok(TreeNodeRecursion::Jump)
             })?;
         }
         columns.sort_unstable();
         columns.dedup();
-        Ok(columns)
+        Ok(is_found.then_some(columns))
     }
 
     pub(super) fn prunes_row_groups(&self) -> bool {

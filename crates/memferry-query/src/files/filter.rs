@@ -40,7 +40,8 @@ use crate::scan::{FilterInput, FilterOptions, RowFilter, Selection, is_literal, 
 /// The dynamic filters that the hash joins of a plan find, by the id of the expression.
 ///
 /// Those of other operators are not among them: the filter of a minimum or of a TopK gets stricter with each batch, so it
-/// excludes most by ending the scan, and gathering rows to full batches would delay it.
+/// excludes most by ending the scan, and gathering rows to full batches would delay it. Nor are those of joins above a limit:
+/// DataFusion passes them to scans below the limit, which must count the rows that they reject.
 pub(super) struct JoinFilters(HashSet<u64>);
 
 impl JoinFilters {
@@ -50,7 +51,9 @@ impl JoinFilters {
         let mut ids = HashSet::new();
         if options.split_filters && options.dynamic_filters {
             plan.apply(|node| {
-                if node.downcast_ref::<HashJoinExec>().is_some() {
+                if let Some(join) = node.downcast_ref::<HashJoinExec>()
+                    && !join.right().exists(|input| Ok(input.fetch().is_some()))?
+                {
                     let filters = node.dynamic_expressions_produced();
                     ids.extend(filters.iter().filter_map(|filter| filter.expression_id()));
                 }
@@ -102,6 +105,8 @@ pub(super) struct ConjunctsExec {
     filter: Arc<FilterExec>,
     /// Filters of joins, over the input.
     joins: Vec<Arc<dyn PhysicalExpr>>,
+    /// Those of the filter, or of the scan if the plan has no filter there. Shared, so that the operators above keep theirs.
+    properties: Arc<PlanProperties>,
     options: FilterOptions,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -129,8 +134,10 @@ impl ConjunctsExec {
         if split_conjunction(predicate).len() + joins.len() < 2 {
             return Ok(None);
         }
-        let filter = FilterExecBuilder::from(filter).with_input(Arc::clone(input)).build()?;
-        Ok(Some(Self::new(filter, joins, options)))
+        let filter: Arc<dyn ExecutionPlan> = Arc::new(filter.clone());
+        let filter = filter_of(replace_children_if_necessary(filter, vec![Arc::clone(input)])?)?;
+        let properties = Arc::clone(filter.properties());
+        Ok(Some(Self::new(filter, joins, properties, options)))
     }
 
     /// Above a scan of whose rows joins want some. `None` if no join said so.
@@ -149,12 +156,17 @@ impl ConjunctsExec {
         }
         let filter =
             FilterExecBuilder::new(lit(true), Arc::clone(scan)).with_batch_size(batch_rows).build()?;
-        Ok(Some(Self::new(filter, joins, options)))
+        Ok(Some(Self::new(filter, joins, Arc::clone(scan.properties()), options)))
     }
 
-    fn new(filter: FilterExec, joins: Vec<Arc<dyn PhysicalExpr>>, options: &MemferryOptions) -> Self {
+    fn new(
+        filter: FilterExec,
+        joins: Vec<Arc<dyn PhysicalExpr>>,
+        properties: Arc<PlanProperties>,
+        options: &MemferryOptions,
+    ) -> Self {
         let options = FilterOptions { reorder: options.reorder_filters, sparse: options.sparse_filters };
-        Self { filter: Arc::new(filter), joins, options, metrics: ExecutionPlanMetricsSet::new() }
+        Self { filter: Arc::new(filter), joins, properties, options, metrics: ExecutionPlanMetricsSet::new() }
     }
 
     fn input(&self) -> &Arc<dyn ExecutionPlan> {
@@ -190,7 +202,7 @@ impl ExecutionPlan for ConjunctsExec {
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
-        self.filter.properties()
+        &self.properties
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
@@ -206,11 +218,10 @@ impl ExecutionPlan for ConjunctsExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let filter: Arc<dyn ExecutionPlan> = Arc::clone(&self.filter) as _;
-        let filter = replace_children_if_necessary(filter, children)?;
-        let Some(filter) = filter.downcast_ref::<FilterExec>() else {
-            return internal_err!("a FilterExec becomes another operator with a new child");
-        };
-        Ok(Arc::new(Self { filter: Arc::new(filter.clone()), ..self.as_ref().clone() }))
+        let filter = filter_of(replace_children_if_necessary(filter, children)?)?;
+        let owner: &dyn ExecutionPlan = if self.own().is_empty() { filter.input().as_ref() } else { &filter };
+        let properties = Arc::clone(owner.properties());
+        Ok(Arc::new(Self { filter: Arc::new(filter), properties, ..self.as_ref().clone() }))
     }
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
@@ -278,6 +289,13 @@ impl ExecutionPlan for ConjunctsExec {
             Ok(batch.map(|batch| (batch, filtered)))
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, Box::pin(batches))))
+    }
+}
+
+fn filter_of(plan: Arc<dyn ExecutionPlan>) -> Result<FilterExec> {
+    match plan.downcast_ref::<FilterExec>() {
+        Some(filter) => Ok(filter.clone()),
+        None => internal_err!("a FilterExec becomes another operator with a new child"),
     }
 }
 

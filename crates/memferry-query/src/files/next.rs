@@ -56,8 +56,8 @@ pub(super) struct Begun {
 
 /// How the first files of a scan are begun that is not open.
 struct BeforeOpen {
-    plan: Arc<PlanAhead>,
-    /// Of each file.
+    /// The file's part of the window.
+    held: Held,
     window_bytes: u64,
     is_one_file: bool,
 }
@@ -186,11 +186,9 @@ impl NextFiles {
         let has_no_further = state.queues.iter().all(VecDeque::is_empty);
         let files_count = files.len();
         for (partition, file) in files {
-            let before_open = BeforeOpen {
-                plan: Arc::clone(plan),
-                window_bytes: window_bytes / files_count as u64,
-                is_one_file: state.is_one_file,
-            };
+            let window_bytes = window_bytes / files_count as u64;
+            let held = plan.hold(window_bytes);
+            let before_open = BeforeOpen { held, window_bytes, is_one_file: state.is_one_file };
             let metrics = ReadMetrics::new(&state.metrics, partition);
             let key = state.key(partition, &file);
             let readers = Readers { next: Arc::default(), ..readers.clone() };
@@ -254,7 +252,10 @@ async fn begin(
         }
     }
     metrics.in_vain(ahead.unrequested_bytes());
-    let held = before_open.map(|before_open| before_open.plan.hold(ahead.unrequested_bytes()));
+    let held = before_open.map(|BeforeOpen { mut held, .. }| {
+        held.shrink(ahead.unrequested_bytes());
+        held
+    });
     Some(Begun { ahead, is_provisional, metrics, _held: held })
 }
 

@@ -103,7 +103,7 @@ impl InPlan {
         }
         let mut steps = self.plan.lock();
         if steps.get(self.index) == Some(&Step::Waiting { is_due: true }) {
-            self.plan.begin(self.index, &mut steps);
+            self.plan.begin(self.index, 1, &mut steps);
         }
     }
 
@@ -129,19 +129,21 @@ impl PlanAhead {
         let is_whole = |step: &Step| *step == Step::Begun { pending_count: 0, is_whole: true };
         let Some(first) = (from..steps.len()).find(|&index| !is_whole(&steps[index])) else { return };
         let is_next = |index: &usize| self.scans[*index].stage == self.scans[first].stage;
-        for index in (first..steps.len()).take_while(is_next) {
-            // A scan that is open, or begun in part, goes on itself.
-            if let Step::Waiting { is_due } = &mut steps[index] {
-                *is_due = true;
-                self.begin(index, &mut steps);
-            }
+        // A scan that is open, or begun in part, goes on itself.
+        let waits = |index: &usize| matches!(steps[*index], Step::Waiting { .. });
+        let waiting: Vec<usize> = (first..steps.len()).take_while(is_next).filter(waits).collect();
+        for (begun_count, &index) in waiting.iter().enumerate() {
+            steps[index] = Step::Waiting { is_due: true };
+            self.begin(index, waiting.len() - begun_count, &mut steps);
         }
     }
 
-    fn begin(self: &Arc<Self>, index: usize, steps: &mut [Step]) {
+    /// Begins a scan, one of `sharers_count` that share what is left of the window.
+    fn begin(self: &Arc<Self>, index: usize, sharers_count: usize, steps: &mut [Step]) {
         let Scan { ends_early: false, readers, .. } = &self.scans[index] else { return };
         let Some(readers) = readers.upgrade() else { return };
-        let window_bytes = readers.window_bytes.saturating_sub(self.held_bytes.load(Ordering::Relaxed));
+        let free_bytes = readers.window_bytes.saturating_sub(self.held_bytes.load(Ordering::Relaxed));
+        let window_bytes = free_bytes / sharers_count as u64;
         // It cannot be called before the steps are unlocked.
         let plan = Arc::clone(self);
         let begun = move |is_whole| plan.begun(index, is_whole);
@@ -169,6 +171,15 @@ impl PlanAhead {
     pub(super) fn hold(self: &Arc<Self>, bytes: u64) -> Held {
         self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
         Held { plan: Arc::clone(self), bytes }
+    }
+}
+
+impl Held {
+    /// Gives back what is more than `bytes`.
+    pub(super) fn shrink(&mut self, bytes: u64) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.plan.held_bytes.fetch_sub(less, Ordering::Relaxed);
+        self.bytes -= less;
     }
 }
 

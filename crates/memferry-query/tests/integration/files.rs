@@ -250,8 +250,14 @@ async fn rows_that_no_join_wants_do_not_leave_the_filter_above_a_scan() {
         assert_eq!(run(&context, sql).await.unwrap().0, answer, "{sql}");
         set(&context, &["memferry.dynamic_filters = true"]).await;
     }
-    // Filters of minima, maxima and TopK are not among them.
-    for sql in ["select max(text) from t where amount > -1", "select id from t order by mixed limit 3"] {
+    // Filters of minima, maxima and TopK are not among them, nor those of joins above a limit, which would reject rows that it
+    // counts.
+    for sql in [
+        "select max(text) from t where amount > -1",
+        "select id from t order by mixed limit 3",
+        "select count(*) from t a join (select id, mixed from t where amount > 3 and id > 5 limit 9) b on a.id = b.mixed \
+         where a.id < 10",
+    ] {
         let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
         let text = displayable(plan.as_ref()).indent(false).to_string();
         assert!(!text.contains("filters of joins"), "{text}");
