@@ -34,7 +34,7 @@ use crate::load::guarded;
 #[derive(Debug)]
 pub(super) struct ContainExec {
     scan: Arc<dyn ExecutionPlan>,
-    /// Those of the scan before it got another reader, which changes none: the operators above keep theirs.
+    /// Those of the scan. Shared with the one that it takes the place of, so that the operators above keep theirs.
     properties: Arc<PlanProperties>,
     /// The files of the scan, for the error.
     files: Arc<str>,
@@ -45,9 +45,8 @@ pub(super) struct ContainExec {
 }
 
 impl ContainExec {
-    /// The scan of `source` with `readers`, and the properties of the scan in its place.
+    /// The scan of `source` with `readers`.
     pub(super) fn over(
-        properties: &Arc<PlanProperties>,
         config: &FileScanConfig,
         source: ParquetSource,
         readers: Readers,
@@ -63,7 +62,12 @@ impl ContainExec {
         let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
         let files = describe(&config);
         let scan = DataSourceExec::from_data_source(config);
-        Self { scan, properties: Arc::clone(properties), files, pushdown, readers }
+        Self { properties: Arc::clone(scan.properties()), scan, files, pushdown, readers }
+    }
+
+    /// Takes the place of `scan`, which has the same properties: another reader changes none.
+    pub(super) fn in_place_of(self, scan: &dyn ExecutionPlan) -> Self {
+        Self { properties: Arc::clone(scan.properties()), ..self }
     }
 
     /// The scan.

@@ -76,8 +76,8 @@ impl ReadFiles {
             next: Arc::default(),
             in_plan: Arc::default(),
         };
-        let scan: Arc<dyn ExecutionPlan> =
-            Arc::new(ContainExec::over(plan.properties(), config, source, readers, pushdown));
+        let scan = ContainExec::over(config, source, readers, pushdown).in_place_of(plan.as_ref());
+        let scan: Arc<dyn ExecutionPlan> = Arc::new(scan);
         let conjuncts = ConjunctsExec::above(&scan, joins, options, batch_rows)?;
         Ok(Some(conjuncts.map_or(scan, |filter| Arc::new(filter) as Arc<dyn ExecutionPlan>)))
     }
