@@ -111,7 +111,7 @@ unsafe fn share(task: Task, size: usize, call_size: usize) -> Option<c_int> {
         add(&COUNTS.nested, 1);
         return None;
     };
-    // Opening queues sets errno, and so does the first wait, which reads a file of sysfs.
+    // A child of fork opens the queues here, which sets errno.
     let _errno = Errno::save();
     let queues = queues::queues()?;
     let class = counts::class(call_size);
