@@ -21,7 +21,7 @@ use crate::queues::{Queue, Queues};
 use crate::settings;
 use crate::sys;
 use crate::thread::{DESCRIPTORS_MAX, Guard, Line};
-use crate::tuner::SHARE_WHOLE;
+use crate::tuner::{Kind, SHARE_WHOLE};
 
 /// Size of a piece: some 0.3 ms of a device of Sapphire Rapids.
 const PIECE_BYTES: usize = 8 << 20;
@@ -66,6 +66,14 @@ pub(crate) struct Outcome {
 }
 
 impl Task {
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Task::Copy { .. } => Kind::Copy,
+            Task::Fill { .. } => Kind::Fill,
+            Task::Compare { .. } => Kind::Compare,
+        }
+    }
+
     /// The node of this address decides which queues are near.
     fn address(self) -> usize {
         match self {
