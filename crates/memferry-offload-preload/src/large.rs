@@ -12,7 +12,7 @@ use crate::operation::{self, Outcome, Task};
 use crate::queues;
 use crate::settings;
 use crate::thread;
-use crate::tuner::{TUNER, Way};
+use crate::tuner::{self, Way};
 
 /// The CPU compares so many bytes first: most regions that differ do so there.
 const FIRST_BYTES: usize = 4096;
@@ -111,15 +111,16 @@ unsafe fn share(task: Task, size: usize, call_size: usize) -> Option<c_int> {
         add(&COUNTS.nested, 1);
         return None;
     };
-    // Opening queues sets errno, and so does the first wait, which reads a file of sysfs.
+    // A child of fork opens the queues here, which sets errno.
     let _errno = Errno::save();
     let queues = queues::queues()?;
     let class = counts::class(call_size);
+    let tuner = tuner::class(task.kind(), class);
     let threshold = settings::THRESHOLD.load(Ordering::Relaxed);
     let way = match threshold {
-        0 => TUNER[class].way(),
+        0 => tuner.way(),
         _ if call_size < threshold => Way::Cpu(false),
-        _ => TUNER[class].device(),
+        _ => tuner.device(),
     };
     let fixed = settings::SHARE.load(Ordering::Relaxed);
     let start = Instant::now();
@@ -130,7 +131,7 @@ unsafe fn share(task: Task, size: usize, call_size: usize) -> Option<c_int> {
             let answer = unsafe { task.on_cpu(0, size) };
             // A comparison that ended early has no rate.
             if answer == 0 {
-                TUNER[class].note_cpu(start.elapsed().as_nanos() as u64, size);
+                tuner.note_cpu(start.elapsed().as_nanos() as u64, size);
             }
             Some(answer)
         }
@@ -138,7 +139,7 @@ unsafe fn share(task: Task, size: usize, call_size: usize) -> Option<c_int> {
             let part = if fixed == 0 { tuned } else { fixed };
             // SAFETY: the caller's contract.
             let outcome = unsafe { operation::run(task, size, queues, part, &guard) };
-            note(class, size, start.elapsed().as_nanos() as u64, outcome);
+            note(class, tuner, size, start.elapsed().as_nanos() as u64, outcome);
             Some(outcome.answer)
         }
     }
@@ -161,20 +162,23 @@ impl Drop for Errno {
     }
 }
 
-fn note(class: usize, size: usize, ns: u64, outcome: Outcome) {
+fn note(class: usize, tuner: &tuner::Class, size: usize, ns: u64, outcome: Outcome) {
     let counts = &COUNTS.classes[class];
     if outcome.device_bytes > 0 {
         add(&counts.device_calls, 1);
         add(&counts.device_bytes, outcome.device_bytes as u64);
     }
     if outcome.answer != 0 {
+        // The CPU would have stopped at the difference.
+        tuner.note_disturbed();
         return;
     }
-    if let Some(cpu_ns) = TUNER[class].cpu_ns(size) {
+    if let Some(cpu_ns) = tuner.cpu_ns(size) {
         COUNTS.saved_ns.fetch_add(cpu_ns as i64 - ns as i64, Ordering::Relaxed);
         add(&COUNTS.estimated, 1);
     }
-    if !outcome.is_disturbed {
-        TUNER[class].note_device(ns, size, outcome.device_was_first);
+    match outcome.is_disturbed {
+        true => tuner.note_disturbed(),
+        false => tuner.note_device(ns, size, outcome.device_was_first),
     }
 }

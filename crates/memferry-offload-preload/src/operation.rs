@@ -21,7 +21,7 @@ use crate::queues::{Queue, Queues};
 use crate::settings;
 use crate::sys;
 use crate::thread::{DESCRIPTORS_MAX, Guard, Line};
-use crate::tuner::SHARE_WHOLE;
+use crate::tuner::{Kind, SHARE_WHOLE};
 
 /// Size of a piece: some 0.3 ms of a device of Sapphire Rapids.
 const PIECE_BYTES: usize = 8 << 20;
@@ -57,7 +57,7 @@ pub(crate) enum Task {
 pub(crate) struct Outcome {
     /// The answer of memcmp; 0 for others.
     pub(crate) answer: c_int,
-    /// Bytes of descriptors that a device completed.
+    /// Bytes of descriptors that a device completed, without those behind a difference.
     pub(crate) device_bytes: usize,
     /// Something has disturbed it: page faults, full queues, errors.
     pub(crate) is_disturbed: bool,
@@ -66,6 +66,14 @@ pub(crate) struct Outcome {
 }
 
 impl Task {
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Task::Copy { .. } => Kind::Copy,
+            Task::Fill { .. } => Kind::Fill,
+            Task::Compare { .. } => Kind::Compare,
+        }
+    }
+
     /// The node of this address decides which queues are near.
     fn address(self) -> usize {
         match self {
@@ -109,11 +117,13 @@ impl Task {
         0
     }
 
-    /// The answer of memcmp for a device's answer that the bytes at an offset differ.
+    /// The answer of memcmp for a device's answer that the bytes at an offset differ. If the offset is not in the part, the
+    /// CPU compares all of it.
     ///
     /// # Safety
     /// The part is in the memory of the task.
     unsafe fn difference(self, offset: usize, size: usize, at: usize) -> c_int {
+        let at = if at < size { at } else { 0 };
         // By the CPU from there on: another thread may have made them equal.
         // SAFETY: the caller's contract.
         unsafe { self.on_cpu(offset + at, size - at) }
@@ -208,10 +218,14 @@ unsafe fn run_piece(
         && (parts.iter().zip(&guard.thread.lines))
             .all(|(part, line)| part.queue.is_none() || line.0.poll().is_some());
     for (part, line) in parts.iter().zip(&guard.thread.lines).filter(|(part, _)| part.size > 0) {
-        // Also after a difference: the device must not read memory that the program may free.
-        // SAFETY: the part is in the task, and was submitted to its queue with this record.
-        let found = unsafe { finish(task, *part, line, outcome) };
-        answer = if answer == 0 { found } else { answer };
+        if answer == 0 {
+            // SAFETY: the part is in the task, and was submitted to its queue with this record.
+            answer = unsafe { finish(task, *part, line, outcome) };
+        } else if let Some(queue) = part.queue {
+            // The device must not read memory that the program may free, and the CPU must not read behind the difference:
+            // the program may rely on it that memcmp ends there.
+            queue.wait(&line.0);
+        }
     }
     // What did not fit into the descriptors, because the sizes were rounded.
     if answer == 0 && next < offset + size {
@@ -238,8 +252,14 @@ unsafe fn finish(task: Task, part: Part<'_>, line: &Line, outcome: &mut Outcome)
             Some(completion) if status == Some(Status::Success) => {
                 let at = completion.bytes_completed as usize;
                 let differs = matches!(task, Task::Compare { .. }) && completion.result != 0;
-                outcome.device_bytes += if differs { at.min(size) } else { size };
-                return match differs && at < size {
+                outcome.device_bytes += if !differs {
+                    size
+                } else if at < size {
+                    at
+                } else {
+                    0
+                };
+                return match differs {
                     // SAFETY: the part is in the task.
                     true => unsafe { task.difference(offset, size, at) },
                     false => 0,
@@ -325,6 +345,7 @@ mod tests {
             assert_eq!(compare.on_cpu(10, 20), 0);
             assert_eq!(compare.on_cpu(10, 21).signum(), 1);
             assert_eq!(compare.difference(10, 30, 20).signum(), 1);
+            assert_eq!(compare.difference(10, 30, 30).signum(), 1, "the offset is not in the part");
             assert_eq!(Task::Fill { byte: 7, target: copy.address() as *mut u8 }.on_cpu(0, 2), 0);
         }
         assert_eq!((&target[..2], &target[10..30], target[30]), (&[7, 7][..], &source[10..30], 0));

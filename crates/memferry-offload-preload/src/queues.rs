@@ -22,7 +22,7 @@ use memferry_dsa::{
 };
 
 use crate::checked::Checked;
-use crate::sys;
+use crate::{start, sys};
 
 /// Errors of a device after which its queue gets no more work.
 const FAILURES_MAX: u32 = 8;
@@ -30,6 +30,8 @@ const FAILURES_MAX: u32 = 8;
 const RETRIES_MAX: u32 = 3;
 /// Size of a slice of a wait, after which other threads may run.
 const SLICE: Duration = Duration::from_millis(1);
+/// The sleep that reads the limit of sleeps, once.
+const FIRST_SLEEP: Duration = Duration::from_micros(50);
 /// Slices between two looks at the state of the device.
 const SLICES_PER_LOOK: u32 = 200;
 /// Slices without a completion after which the process ends: 30 s, as in `ClientOptions::timeout`.
@@ -93,6 +95,8 @@ pub(crate) fn discover() -> Result<&'static Queues, String> {
     }
     // ORDERING: Release pairs with the Acquire in `open`: the places are complete.
     PLACES.store(Box::into_raw(Box::new(places)), Ordering::Release);
+    // The first sleep reads a file of sysfs by libc: not in a call, where another thread may fork or cancel this one.
+    let _ = Wait::Umwait(SleepState::Light).wait(&CompletionRecord::new(), FIRST_SLEEP);
     open()
 }
 
@@ -223,7 +227,7 @@ impl Queue {
             b"memferry offload: a device has not completed a copy for 30 s, and it may still write to \
             the memory of this program; ending the process. See the state and the errors of the device in \
             /sys/bus/dsa/devices. MEMFERRY_OFFLOAD=off runs the program without devices.\n";
-        sys::write(libc::STDERR_FILENO, SILENT);
+        start::write_stderr(SILENT);
         std::process::abort()
     }
 

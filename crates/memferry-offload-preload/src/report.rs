@@ -7,7 +7,7 @@ use memferry_dsa::internals::{fork, panics};
 
 use crate::counts::{CLASSES, COUNTED_BYTES_MIN, COUNTS, ClassCounts};
 use crate::settings::{self, Summary};
-use crate::tuner::{SHARE_WHOLE, TUNER};
+use crate::tuner::{self, Kind, SHARE_WHOLE, State};
 use crate::{large, queues, start, sys};
 
 #[cfg(not(test))]
@@ -147,16 +147,22 @@ fn class_name(class: usize) -> String {
     }
 }
 
-/// The decision for a class.
+/// The decisions for a class, by kind of call.
 fn class_note(class: usize) -> String {
     if !queues::are_there() || settings::THRESHOLD.load(Ordering::Relaxed) != 0 {
         return String::new();
     }
-    match TUNER[class].state() {
-        None => "measuring".to_owned(),
-        Some((_, false)) => "the CPU is faster".to_owned(),
-        Some((share, true)) => format!("device: {} %", share * 100 / SHARE_WHOLE),
-    }
+    let notes = Kind::ALL.into_iter().filter_map(|kind| {
+        let note = match tuner::class(kind, class).state() {
+            State::Unused => return None,
+            State::Measuring => "measuring".to_owned(),
+            State::Cpu => "the CPU is faster".to_owned(),
+            State::Disturbed => "the CPU, because devices were disturbed".to_owned(),
+            State::Device(share) => format!("device {} %", share * 100 / SHARE_WHOLE),
+        };
+        Some(format!("{}: {note}", kind.name()))
+    });
+    notes.collect::<Vec<_>>().join("; ")
 }
 
 /// A number of bytes.

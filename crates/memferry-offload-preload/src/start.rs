@@ -32,11 +32,24 @@ static COPY: AtomicI32 = AtomicI32::new(-1);
 /// The copy is out of the way of programs that count descriptors.
 const COPY_MIN: i32 = 900;
 
+/// The functions behind this library, and the places of their addresses.
+///
+/// memcpy is libc's memmove: the exported name has no version, so it is also the memcpy of programs that were linked before
+/// glibc 2.14 (`memcpy@GLIBC_2.2.5`), which allowed overlaps.
+static FUNCTIONS: [(&CStr, &AtomicUsize); 6] = [
+    (c"memmove", &entry::MEMMOVE),
+    (c"memset", &entry::MEMSET),
+    (c"memcmp", &entry::MEMCMP),
+    (c"memmove", &entry::MEMCPY),
+    (c"mempcpy", &entry::MEMPCPY),
+    (c"bcmp", &entry::BCMP),
+];
+
 extern "C" fn construct() {
     // SAFETY: errno is this thread's.
     let errno = unsafe { *libc::__errno_location() };
     if panics::contain(prepare) != Some(true) {
-        // Libc's functions alone, if they were found.
+        // Libc's functions alone.
         set_limit(usize::MAX);
     }
     // SAFETY: as above.
@@ -109,25 +122,21 @@ fn find_functions() -> bool {
         // SAFETY: the name ends with a zero. The library that calls it is not unloaded.
         unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }.addr()
     };
-    let functions: [(&CStr, &AtomicUsize); 6] = [
-        (c"memmove", &entry::MEMMOVE),
-        (c"memset", &entry::MEMSET),
-        (c"memcmp", &entry::MEMCMP),
-        (c"memcpy", &entry::MEMCPY),
-        (c"mempcpy", &entry::MEMPCPY),
-        (c"bcmp", &entry::BCMP),
-    ];
-    let found = functions.map(|(name, _)| next(name));
+    let found = FUNCTIONS.map(|(name, _)| next(name));
     if found.contains(&0) {
         return false;
     }
     entry::CHK_FAIL.store(next(c"__chk_fail"), Ordering::Relaxed);
     // Relaxed: other threads see an address or 0, and 0 is the fallback.
-    functions.iter().zip(found).for_each(|((_, place), address)| place.store(address, Ordering::Relaxed));
+    FUNCTIONS.iter().zip(found).for_each(|((_, place), address)| place.store(address, Ordering::Relaxed));
     true
 }
 
+/// Without libc's functions the limit stays 0: a call below it would jump to address 0, and one above takes the fallback.
 fn set_limit(bytes: usize) {
+    if FUNCTIONS.iter().any(|(_, place)| place.load(Ordering::Relaxed) == 0) {
+        return;
+    }
     // ORDERING: Release; the code that reads it is x86-64 assembler, whose loads are in order.
     entry::LIMIT.store(bytes, Ordering::Release);
 }
@@ -166,10 +175,27 @@ fn is_stderr(file: i32) -> bool {
     file >= 0 && sys::identity(file) == Some(then)
 }
 
-/// Writes a line to standard error, or to its copy if the program has closed it.
+/// Writes a line to standard error. It allocates.
 pub(crate) fn warn(message: &str) {
+    write_stderr(format!("memferry offload: {message}\n").as_bytes());
+}
+
+/// Writes to standard error, or to its copy if the program has closed it.
+pub(crate) fn write_stderr(text: &[u8]) {
     let files = [libc::STDERR_FILENO, COPY.load(Ordering::Relaxed)];
     if let Some(file) = files.into_iter().find(|file| is_stderr(*file)) {
-        sys::write(file, format!("memferry offload: {message}\n").as_bytes());
+        sys::write(file, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a test the functions are not looked up.
+    #[test]
+    fn without_functions_every_call_takes_the_fallback() {
+        set_limit(usize::MAX);
+        assert_eq!(entry::LIMIT.load(Ordering::Relaxed), 0);
     }
 }

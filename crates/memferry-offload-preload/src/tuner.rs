@@ -1,20 +1,21 @@
-//! Decides for each class of sizes whether a device shares a call, and how large its share is.
+//! Decides for each kind of call and class of sizes whether a device shares a call, and how large its share is.
 //!
 //! ```text
 //! first calls of a class    device and CPU in turns                        the calibration
 //! later                     the faster way; every 64th call the other one  it is calibrated again all the time
+//! most calls disturbed      the CPU; every 64th call tries the device
 //! share of the device       grows if the device waited for the CPU, shrinks if the CPU waited for the device
 //! ```
 //!
 //! The program's own calls are the measurement: they have its sizes, its caches and its competitors, and cost nothing. A
-//! call that took a page fault or found a queue full says nothing about either way and is left out: a faulted call returns
-//! early on the device and late on the CPU. So are calls that overlap, which no device gets.
+//! call that took a page fault or found a queue full says nothing about the rate of either way and is only counted: a faulted
+//! call returns early on the device and late on the CPU. Calls that overlap are left out, because no device gets them.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::counts::CLASSES;
 
-/// Calls of each way before a class has a faster one.
+/// Calls of each way before a class has a faster one, and surplus of disturbed calls that gives a class up to the CPU.
 const SAMPLES_MIN: u64 = 8;
 /// Every so many calls go the other way.
 const EXPLORE_EVERY: u32 = 64;
@@ -66,16 +67,59 @@ impl Rate {
     }
 }
 
+/// The kind of a call. Each has its own classes: a fill reads nothing, and a comparison writes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Copy,
+    Fill,
+    Compare,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 3] = [Kind::Copy, Kind::Fill, Kind::Compare];
+
+    /// The name in the summary.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Copy => "copies",
+            Kind::Fill => "fills",
+            Kind::Compare => "comparisons",
+        }
+    }
+}
+
 /// The state of one class. All threads read and write it.
 pub(crate) struct Class {
     turn: AtomicU32,
     share: AtomicU32,
     cpu: Rate,
     device: Rate,
+    /// Disturbed calls with a device, less the undisturbed ones: 0 to [`SAMPLES_MIN`].
+    disturbed: AtomicU64,
 }
 
-/// The classes of this process; a child of fork goes on with those of its parent.
-pub(crate) static TUNER: [Class; CLASSES] = [const { Class::new() }; CLASSES];
+/// The decision for a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// No call was decided.
+    Unused,
+    Measuring,
+    Cpu,
+    /// The CPU, because most calls with a device were disturbed.
+    Disturbed,
+    /// A device gets this share, in parts of 1024.
+    Device(u32),
+}
+
+/// The classes of this process by kind; a child of fork goes on with those of its parent.
+static TUNER: [[Class; CLASSES]; Kind::ALL.len()] =
+    [const { [const { Class::new() }; CLASSES] }; Kind::ALL.len()];
+
+/// The state of calls of a kind, by the number of [`counts::class`](crate::counts::class).
+#[inline]
+pub(crate) fn class(kind: Kind, class: usize) -> &'static Class {
+    &TUNER[kind as usize][class]
+}
 
 impl Class {
     const fn new() -> Class {
@@ -84,19 +128,36 @@ impl Class {
             share: AtomicU32::new(SHARE_FIRST),
             cpu: Rate::new(),
             device: Rate::new(),
+            disturbed: AtomicU64::new(0),
         }
     }
 
     /// Decides a call.
     pub(crate) fn way(&self) -> Way {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let is_calibrated = self.cpu.samples() >= SAMPLES_MIN && self.device.samples() >= SAMPLES_MIN;
         let explores = turn % EXPLORE_EVERY == EXPLORE_EVERY - 1;
+        if self.is_given_up() {
+            // An undisturbed try ends this.
+            return if explores { self.device() } else { Way::Cpu(self.cpu.samples() < SAMPLES_MIN) };
+        }
+        let is_calibrated = self.is_calibrated();
         let takes_device = match is_calibrated {
             false => turn.is_multiple_of(2),
-            true => (self.device.ns_per_mib() < self.cpu.ns_per_mib()) != explores,
+            true => self.is_device_faster() != explores,
         };
         if takes_device { self.device() } else { Way::Cpu(!is_calibrated || explores) }
+    }
+
+    fn is_calibrated(&self) -> bool {
+        self.cpu.samples() >= SAMPLES_MIN && self.device.samples() >= SAMPLES_MIN
+    }
+
+    fn is_device_faster(&self) -> bool {
+        self.device.ns_per_mib() < self.cpu.ns_per_mib()
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.disturbed.load(Ordering::Relaxed) >= SAMPLES_MIN
     }
 
     /// The way with a device, whichever is faster.
@@ -112,9 +173,19 @@ impl Class {
     /// A call that a device shared. `device_was_first`: its part was complete before that of the CPU.
     pub(crate) fn note_device(&self, ns: u64, bytes: usize, device_was_first: bool) {
         self.device.note(ns, bytes);
+        let disturbed = self.disturbed.load(Ordering::Relaxed);
+        if disturbed > 0 {
+            self.disturbed.store(disturbed - 1, Ordering::Relaxed);
+        }
         let share = self.share.load(Ordering::Relaxed);
         let next = if device_was_first { share + SHARE_STEP } else { share.saturating_sub(SHARE_STEP) };
         self.share.store(next.clamp(SHARE_MIN, SHARE_WHOLE), Ordering::Relaxed);
+    }
+
+    /// A call that a device shared, and that page faults, full queues, errors or an early difference have disturbed.
+    pub(crate) fn note_disturbed(&self) {
+        let disturbed = self.disturbed.load(Ordering::Relaxed);
+        self.disturbed.store((disturbed + 1).min(SAMPLES_MIN), Ordering::Relaxed);
     }
 
     /// The time of the CPU for so many bytes, if it is known.
@@ -123,11 +194,19 @@ impl Class {
             .then(|| ((u128::from(self.cpu.ns_per_mib()) * bytes as u128) >> 20) as u64)
     }
 
-    /// The share of the device in parts of 1024, and whether the device is the faster way.
-    pub(crate) fn state(&self) -> Option<(u32, bool)> {
-        let is_calibrated = self.cpu.samples() >= SAMPLES_MIN && self.device.samples() >= SAMPLES_MIN;
-        is_calibrated
-            .then(|| (self.share.load(Ordering::Relaxed), self.device.ns_per_mib() < self.cpu.ns_per_mib()))
+    /// The decision so far.
+    pub(crate) fn state(&self) -> State {
+        if self.turn.load(Ordering::Relaxed) == 0 {
+            State::Unused
+        } else if self.is_given_up() {
+            State::Disturbed
+        } else if !self.is_calibrated() {
+            State::Measuring
+        } else if self.is_device_faster() {
+            State::Device(self.share.load(Ordering::Relaxed))
+        } else {
+            State::Cpu
+        }
     }
 }
 
@@ -165,6 +244,44 @@ mod tests {
         assert_eq!(run(&class, 1280, 40_000, 100_000), 630);
         assert_eq!(run(&class, 5000, 300_000, 100_000), 10, "the device has become slower");
         assert_eq!(run(&class, 5000, 20_000, 100_000), 630, "and faster again");
+    }
+
+    /// Runs calls whose device part is always disturbed. Returns how many of them a device shared.
+    fn run_disturbed(class: &Class, calls: usize) -> usize {
+        let mut shared = 0;
+        for _ in 0..calls {
+            match class.way() {
+                Way::Device(_) => {
+                    class.note_disturbed();
+                    shared += 1;
+                }
+                Way::Cpu(true) => class.note_cpu(100_000, MIB),
+                Way::Cpu(false) => {}
+            }
+        }
+        shared
+    }
+
+    #[test]
+    fn disturbed_classes_are_given_up() {
+        let class = Class::new();
+        assert_eq!(class.state(), State::Unused);
+        assert_eq!(run_disturbed(&class, 640), 8 + 10, "eight until it is given up, and ten explore");
+        assert_eq!(class.state(), State::Disturbed);
+        assert_eq!(run(&class, 1280, 40_000, 100_000), 630, "and it is tried again");
+        assert_eq!(class.state(), State::Device(SHARE_MIN));
+        assert!(run_disturbed(&class, 640) < 20, "also after its calibration");
+    }
+
+    #[test]
+    fn some_disturbed_calls_change_nothing() {
+        let class = Class::new();
+        run(&class, 1280, 40_000, 100_000);
+        for _ in 0..100 {
+            class.note_disturbed();
+            class.note_device(40_000, MIB, false);
+        }
+        assert_eq!(class.state(), State::Device(SHARE_MIN));
     }
 
     #[test]

@@ -22,6 +22,8 @@
 
 mod library;
 #[allow(unsafe_code)]
+mod mounts;
+#[allow(unsafe_code)]
 mod privileges;
 
 use std::ffi::{OsStr, OsString};

@@ -3,15 +3,15 @@
 //! The file stays after the program, because children may outlive it. Its name has the checksum of its content, so that all
 //! versions of the command can run at the same time, and each writes it once.
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::hash::{DefaultHasher, Hasher};
-use std::io;
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::privileges;
+use crate::{mounts, privileges};
 
 /// Empty only in builds that are checked and not linked.
 static LIBRARY: &[u8] = memferry_emulate_embed::preload_library!(memferry_offload_preload);
@@ -52,18 +52,35 @@ fn install_in(directory: &Path, name: &str) -> io::Result<PathBuf> {
     if path.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {
         return Err(io::ErrorKind::InvalidFilename.into());
     }
-    DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+    if let Some(parent) = directory.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    }
+    match DirBuilder::new().mode(0o755).create(directory) {
+        // The umask may have hidden it from the users that a server of root changes to.
+        Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
     let found = fs::symlink_metadata(directory)?;
     // Another user could replace the library: /tmp belongs to all.
     if !found.is_dir() || found.uid() != privileges::user() || found.mode() & 0o022 != 0 {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
+    if mounts::is_noexec(directory) {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "its file system is mounted with noexec",
+        ));
+    }
     if fs::read(&path).is_ok_and(|content| content == LIBRARY) {
         return Ok(path);
     }
     // By a rename: the file may be in use, and is never incomplete.
-    let fresh = directory.join(format!(".{name}.{}", std::process::id()));
-    let written = fs::write(&fresh, LIBRARY)
+    // A new file of a random name: no thread or process writes to the same one, and no link is followed.
+    let random = RandomState::new().build_hasher().finish();
+    let fresh = directory.join(format!(".{name}.{random:016x}"));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let written = (file.write_all(LIBRARY))
         .and_then(|()| fs::set_permissions(&fresh, Permissions::from_mode(0o555)))
         .and_then(|()| fs::rename(&fresh, &path));
     if written.is_err() {
@@ -89,6 +106,25 @@ mod tests {
         install_in(&place, "x.so").unwrap();
         assert_eq!(fs::read(&path).unwrap(), LIBRARY);
         assert_eq!(fs::read_dir(&place).unwrap().count(), 1);
+    }
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn other_users_can_read_the_library() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("a");
+        // SAFETY: it takes a number. Files of other tests get no more rights by it.
+        let former = unsafe { libc::umask(0o077) };
+        let path = install_in(&place, "x.so");
+        // SAFETY: as above.
+        unsafe { libc::umask(former) };
+        let path = path.unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&place), mode(&path)), (0o755, 0o555));
+        // A directory that was there keeps its mode.
+        fs::set_permissions(&place, Permissions::from_mode(0o700)).unwrap();
+        install_in(&place, "y.so").unwrap();
+        assert_eq!(mode(&place), 0o700);
     }
 
     #[test]

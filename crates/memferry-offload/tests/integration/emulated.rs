@@ -41,6 +41,21 @@ fn every_share_copies_the_same() {
     }
 }
 
+/// The CPU finds the difference, and the device has stopped at memory that cannot be read.
+#[test]
+fn nothing_is_read_behind_a_difference() {
+    if !has_emulation() {
+        return;
+    }
+    let calls = example("calls");
+    for seed in 0..4 {
+        let options = format!("--emulated {seed} --threshold 20000 --share 37");
+        let output = offload(&options, &[calls.to_str().unwrap(), "differences"]).output().unwrap();
+        let told = text(&output);
+        assert!(output.status.success() && told.contains("fine"), "seed {seed}: {:?} {told}", output.status);
+    }
+}
+
 #[test]
 fn the_tuner_tries_both_ways() {
     if !has_emulation() {

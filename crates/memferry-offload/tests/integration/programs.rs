@@ -11,7 +11,7 @@ fn calls() -> String {
 
 #[test]
 fn dangerous_calls_work() {
-    for way in ["copies", "forks", "threads", "signals", "faults", "closes"] {
+    for way in ["copies", "forks", "threads", "signals", "faults", "differences", "closes"] {
         let output = offload("", &[&calls(), way]).output().unwrap();
         assert!(output.status.success() && text(&output).contains("fine"), "{way}: {}", text(&output));
     }

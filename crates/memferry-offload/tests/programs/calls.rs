@@ -167,6 +167,22 @@ fn faults() {
     assert_eq!(HANDLED.load(Ordering::Relaxed), PAGES);
 }
 
+/// Comparisons of memory whose end cannot be read, behind a difference.
+fn differences() {
+    const SIZE: usize = 1 << 20;
+    let one = bytes(SIZE, 1);
+    unsafe {
+        let (flags, protection) =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        let other = libc::mmap(std::ptr::null_mut(), SIZE, protection, flags, -1, 0);
+        other.cast::<u8>().copy_from_nonoverlapping(one.as_ptr(), SIZE);
+        *other.cast::<u8>().add(5000) ^= 0x80;
+        assert_eq!(libc::mprotect(other.add(SIZE / 2), SIZE / 2, libc::PROT_NONE), 0);
+        let sign = black_box(libc::memcmp as Compare)(one.as_ptr().cast(), other, SIZE).signum();
+        assert_eq!(sign, if one[5000] < 0x80 { -1 } else { 1 });
+    }
+}
+
 /// A program that closes all files, as daemons do, and has its own at the same numbers.
 fn closes() {
     let directory = std::env::temp_dir().join(format!("memferry-offload-{}", std::process::id()));
@@ -201,6 +217,7 @@ fn main() {
         Some("threads") => threads(),
         Some("signals") => signals(),
         Some("faults") => faults(),
+        Some("differences") => differences(),
         Some("closes") => closes(),
         other => panic!("unknown: {other:?}"),
     }
