@@ -115,8 +115,7 @@ impl PyCache {
 
     /// Ends the use of the cache. Entries that are held keep their bytes.
     fn close(&self, py: Python<'_>) {
-        let cache = self.0.close();
-        py.detach(|| drop(cache));
+        self.0.close(py);
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {

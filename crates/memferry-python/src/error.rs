@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
-use pyo3::{PyErr, PyResult, create_exception};
+use pyo3::{PyErr, PyResult, Python, create_exception};
 
 create_exception!(memferry, MemferryError, PyRuntimeError, "An operation or a query of memferry failed.");
 
@@ -19,13 +19,13 @@ pub(crate) fn wrong(error: impl Display) -> PyErr {
 }
 
 /// Something that Python code can close.
-pub(crate) struct Closable<T> {
+pub(crate) struct Closable<T: Send> {
     name: &'static str,
     /// `None` after `close`.
     value: Mutex<Option<T>>,
 }
 
-impl<T: Clone> Closable<T> {
+impl<T: Clone + Send> Closable<T> {
     pub(crate) fn new(name: &'static str, value: T) -> Self {
         Self { name, value: Mutex::new(Some(value)) }
     }
@@ -45,8 +45,19 @@ impl<T: Clone> Closable<T> {
         self.with(|value| Ok(value.clone()))
     }
 
-    /// Takes the value. Drop it without the interpreter: that may wait for threads.
-    pub(crate) fn close(&self) -> Option<T> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Drops the value without the interpreter: that may wait for threads.
+    pub(crate) fn close(&self, py: Python<'_>) {
+        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(value));
+    }
+}
+
+impl<T: Send> Drop for Closable<T> {
+    /// As `close`, for objects that were not closed.
+    fn drop(&mut self) {
+        let Some(value) = self.value.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let mut value = Some(value);
+        // After the interpreter's end there is nothing to release, and the value drops with this function.
+        Python::try_attach(|py| py.detach(|| drop(value.take())));
     }
 }

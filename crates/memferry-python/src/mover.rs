@@ -89,8 +89,7 @@ impl PyMover {
 
     /// Ends the use of the mover. Copies in flight go on.
     fn close(&self, py: Python<'_>) {
-        let mover = self.0.close();
-        py.detach(|| drop(mover));
+        self.0.close(py);
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {

@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
-use datafusion::error::Result;
+use datafusion::error::DataFusionError;
 use datafusion::prelude::SessionContext;
 use memferry_query::load::LoadingTable;
 use memferry_query::{Layout, SessionOptions, TieredTable, Tiers, files, session};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyString, PyTuple};
 
 use crate::error::{Closable, failed, wrong};
 use crate::machine::PyMachine;
 use crate::provider::PyProvider;
-use crate::query;
+use crate::query::{self, PyRunning};
 use crate::table::{PyTable, import};
 
 #[derive(Clone)]
@@ -39,10 +38,16 @@ impl PySession {
     }
 }
 
-async fn collect(context: &SessionContext, query: &str) -> Result<(SchemaRef, Vec<RecordBatch>)> {
-    let frame = context.sql(query).await?;
-    let schema = Arc::clone(frame.schema().inner());
-    Ok((schema, frame.collect().await?))
+async fn collect(context: SessionContext, query: String) -> Result<PyTable, String> {
+    let rows = async {
+        let frame = context.sql(&query).await?;
+        let schema = Arc::clone(frame.schema().inner());
+        let batches = frame.collect().await?;
+        // A plan may know better what is never null.
+        let schema = batches.first().map_or(schema, RecordBatch::schema);
+        Ok::<_, DataFusionError>(PyTable { schema, batches })
+    };
+    rows.await.map_err(|error| error.to_string())
 }
 
 #[pymethods]
@@ -75,7 +80,8 @@ impl PySession {
     /// Registers a table: an object with `__arrow_c_stream__`, whose rows are not copied, or the path of files.
     fn register(&self, py: Python<'_>, name: &str, table: &Bound<'_, PyAny>) -> PyResult<()> {
         let Open { context, options, .. } = self.0.get()?;
-        if let Ok(path) = py.import("os")?.call_method1("fspath", (table,)) {
+        if table.is_instance_of::<PyString>() || table.get_type().hasattr("__fspath__")? {
+            let path = py.import("os")?.call_method1("fspath", (table,))?;
             let (name, path) = (name.to_owned(), path.extract::<String>()?);
             return query::run(py, async move {
                 files::register(&context, &name, &path).await.map_err(|error| error.to_string())
@@ -120,12 +126,18 @@ impl PySession {
 
     /// Runs a statement and returns its rows. Ctrl-C cancels it.
     fn sql(&self, py: Python<'_>, query: &str) -> PyResult<PyTable> {
-        let (context, text) = (self.0.get()?.context, query.to_owned());
-        let work = async move { collect(&context, &text).await.map_err(|error| error.to_string()) };
-        let (schema, batches) = query::run(py, work)?;
-        // A plan may know better what is never null.
-        let schema = batches.first().map_or(schema, |batch| batch.schema());
-        Ok(PyTable { schema, batches })
+        query::run(py, collect(self.0.get()?.context, query.to_owned()))
+    }
+
+    /// A coroutine that runs a statement and returns its rows. The end of its task cancels the statement.
+    fn sql_async<'py>(this: &Bound<'py, Self>, query: &str) -> PyResult<Bound<'py, PyAny>> {
+        this.py().import("memferry._await")?.call_method1("query", (this, query))
+    }
+
+    /// Starts a statement for the running event loop.
+    fn _start(&self, py: Python<'_>, query: &str) -> PyResult<PyRunning> {
+        let work = collect(self.0.get()?.context, query.to_owned());
+        query::start(py, work, |py, table| Ok(Py::new(py, table)?.into_any()))
     }
 
     /// A table for the session of another DataFusion, see [`PyProvider`].
@@ -135,8 +147,7 @@ impl PySession {
 
     /// Ends the use of the session. Results keep their rows.
     fn close(&self, py: Python<'_>) {
-        let open = self.0.close();
-        py.detach(|| drop(open));
+        self.0.close(py);
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {

@@ -12,7 +12,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::error::{failed, wrong};
+use crate::error::failed;
 
 /// Rows that `repr` shows.
 const SHOWN_ROWS: usize = 20;
@@ -26,7 +26,8 @@ pub(crate) struct PyTable {
 
 /// Takes the rows of an object with `__arrow_c_stream__`, such as a table of pyarrow, polars or pandas.
 pub(crate) fn import(object: &Bound<'_, PyAny>) -> PyResult<(SchemaRef, Vec<RecordBatch>)> {
-    let Ok(export) = object.getattr("__arrow_c_stream__") else {
+    // Not `getattr(...).ok()`: the exception of a property belongs to the caller.
+    let Some(export) = object.getattr_opt("__arrow_c_stream__")? else {
         return Err(PyTypeError::new_err(format!(
             "{} has no __arrow_c_stream__; pass a table of pyarrow, polars, pandas or memferry, or the path of files",
             object.get_type()
@@ -43,7 +44,13 @@ pub(crate) fn import(object: &Bound<'_, PyAny>) -> PyResult<(SchemaRef, Vec<Reco
         let schema = reader.schema();
         Ok((schema, reader.collect::<Result<Vec<_>, ArrowError>>()?))
     });
-    imported.map_err(|error: ArrowError| wrong(error))
+    let py = object.py();
+    imported.map_err(|error: ArrowError| {
+        let failure = failed(format!("cannot read the rows of {}: {error}", object.get_type()));
+        // The stream interface has codes and texts only. A producer in Python may have left its exception in the thread.
+        failure.set_cause(py, PyErr::take(py));
+        failure
+    })
 }
 
 #[pymethods]

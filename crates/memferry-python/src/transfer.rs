@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
+use std::process;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake};
 use std::time::Duration;
@@ -47,6 +48,8 @@ enum State {
 /// A copy in flight, polled whenever it is woken: it completes without a waiting thread.
 ///
 /// The lock of `state` covers polls: those of transfers store the waker and never call it.
+///
+/// A fork may happen while an engine holds the lock: a child must not take it ([`PyTransfer::flight`]).
 struct Flight {
     state: Mutex<State>,
     ended: Condvar,
@@ -80,8 +83,6 @@ impl Flight {
 
     /// Whether the transfer has ended, after waiting for it for at most `time`.
     fn wait_for(self: &Arc<Self>, time: Duration) -> bool {
-        // In a forked child nobody wakes; a poll notices.
-        self.advance();
         let in_flight = |state: &mut State| matches!(state, State::InFlight(..));
         let waited = self.ended.wait_timeout_while(self.lock(), time, in_flight);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
@@ -111,13 +112,23 @@ impl Flight {
 
     /// Sets the result of `future` in its event loop.
     fn tell(&self, py: Python<'_>, event_loop: &Bound<'_, PyAny>, future: &Bound<'_, PyAny>) -> PyResult<()> {
-        let settle = py.import("memferry._await")?.getattr("settle")?;
-        let (value, error) = match self.result(py) {
-            Ok(value) => (value, None),
-            Err(error) => (py.None(), Some(error.into_value(py))),
-        };
-        event_loop.call_method1("call_soon_threadsafe", (settle, future, value, error)).map(drop)
+        settle(py, event_loop, future, self.result(py))
     }
+}
+
+/// Sets the result of `future` in its event loop, unless it was cancelled.
+pub(crate) fn settle(
+    py: Python<'_>,
+    event_loop: &Bound<'_, PyAny>,
+    future: &Bound<'_, PyAny>,
+    result: PyResult<Py<PyAny>>,
+) -> PyResult<()> {
+    let settle = py.import("memferry._await")?.getattr("settle")?;
+    let (value, error) = match result {
+        Ok(value) => (value, None),
+        Err(error) => (py.None(), Some(error.into_value(py))),
+    };
+    event_loop.call_method1("call_soon_threadsafe", (settle, future, value, error)).map(drop)
 }
 
 impl Wake for Flight {
@@ -128,42 +139,70 @@ impl Wake for Flight {
 
 /// A copy in flight. It goes on if this object is dropped, and keeps its buffers until then.
 #[pyclass(frozen, name = "Transfer", module = "memferry")]
-pub(crate) struct PyTransfer(Arc<Flight>);
+pub(crate) struct PyTransfer {
+    flight: Arc<Flight>,
+    /// The process that started it.
+    process: u32,
+}
 
 impl PyTransfer {
     pub(crate) fn follow(work: Work) -> Self {
         let state = Mutex::new(State::InFlight(work, Vec::new()));
         let flight = Arc::new(Flight { state, ended: Condvar::new() });
         flight.advance();
-        Self(flight)
+        Self { flight, process: process::id() }
+    }
+
+    /// # Errors
+    /// The transfer belongs to the parent of this process.
+    fn flight(&self) -> PyResult<&Arc<Flight>> {
+        if self.process == process::id() {
+            return Ok(&self.flight);
+        }
+        Err(failed(
+            "this process was forked after the transfer had started, and the transfer belongs to the parent; start it \
+             again, with other buffers",
+        ))
+    }
+}
+
+impl Drop for PyTransfer {
+    /// In a forked child the transfer stays in memory: an engine may have been changing it at the fork.
+    fn drop(&mut self) {
+        if self.process != process::id() {
+            mem::forget(Arc::clone(&self.flight));
+        }
     }
 }
 
 #[pymethods]
 impl PyTransfer {
     /// Whether the transfer has ended.
-    fn done(&self, py: Python<'_>) -> bool {
-        let ended = matches!(&*self.0.lock(), State::Ended(_));
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        let flight = self.flight()?;
+        let ended = matches!(&*flight.lock(), State::Ended(_));
         if ended {
-            self.0.release(py);
+            flight.release(py);
         }
-        ended
+        Ok(ended)
     }
 
     /// Waits for the end and returns the result. Ctrl-C ends the wait; the copy goes on.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        while !py.detach(|| self.0.wait_for(SIGNALS_EVERY)) {
+        let flight = self.flight()?;
+        while !py.detach(|| flight.wait_for(SIGNALS_EVERY)) {
             py.check_signals()?;
         }
-        self.0.result(py)
+        flight.result(py)
     }
 
     fn __await__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let flight = self.flight()?;
         let event_loop = py.import("asyncio")?.call_method0("get_running_loop")?;
         let future = event_loop.call_method0("create_future")?;
         // Without the interpreter: a thread that polls may hold the lock.
-        py.detach(|| self.0.advance());
-        let waits = match &mut *self.0.lock() {
+        py.detach(|| flight.advance());
+        let waits = match &mut *flight.lock() {
             State::InFlight(_, listeners) => {
                 listeners.push((event_loop.clone().unbind(), future.clone().unbind()));
                 true
@@ -171,7 +210,7 @@ impl PyTransfer {
             State::Ended(_) => false,
         };
         if !waits {
-            self.0.tell(py, &event_loop, &future)?;
+            flight.tell(py, &event_loop, &future)?;
         }
         Ok(future.call_method0("__await__")?.unbind())
     }

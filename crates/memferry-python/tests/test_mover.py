@@ -185,6 +185,60 @@ def test_a_forked_child_is_told(mover):
     assert result == 1 << 20 or "fork" in result
 
 
+def use_in_child(transfer, results):
+    for use in [transfer.done, transfer.wait, transfer.__await__]:
+        try:
+            use()
+            results.put("no error")
+        except memferry.MemferryError as error:
+            results.put(str(error))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_forked_child_does_not_touch_transfers_of_its_parent(mover, ended):
+    """An engine may have held the lock of the transfer at the fork; in the child nobody releases it."""
+    transfer = mover.copy(bytes(1 << 20), bytearray(1 << 20))
+    if ended:
+        transfer.wait()
+    fork = multiprocessing.get_context("fork")
+    results = fork.SimpleQueue()
+    child = fork.Process(target=use_in_child, args=(transfer, results))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    for _ in range(3):
+        assert "belongs to the parent" in results.get()
+    assert transfer.wait() == 1 << 20
+
+
+def test_the_last_mover_is_dropped_without_the_interpreter():
+    """A drop waits for the threads of the engines, and thus for copies in flight."""
+    mover = memferry.Mover(memferry.Machine.two_tiers(), cpu_workers=1)
+    source, target = bytes(256 << 20), bytearray(256 << 20)
+    transfer = mover.copy(source, target)
+    turns = 0
+    ended = threading.Event()
+
+    def count():
+        nonlocal turns
+        while not ended.is_set():
+            turns += 1
+            time.sleep(0.0001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = turns
+    del mover
+    counted = turns - before
+    # The drop did wait.
+    done = transfer.done()
+    ended.set()
+    thread.join()
+    assert done
+    assert counted > 3
+
+
 def test_machines():
     machine = memferry.Machine.from_profile("xeon-max-9468-2s-flat")
     assert "HBM" in {node.tier for node in machine.nodes}

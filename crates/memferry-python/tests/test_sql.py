@@ -1,8 +1,10 @@
 """Queries, and tables of other packages."""
 
-import datafusion
 import _thread
+import asyncio
+import datafusion
 import multiprocessing
+import signal
 import threading
 import time
 
@@ -110,12 +112,119 @@ FOREVER = "select count(*) from range(1, 1000000000) a, range(1, 1000000000) b w
 
 
 def test_ctrl_c_cancels(session):
+    # Shells let programs in the background ignore the signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.3, _thread.interrupt_main).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         session.sql(FOREVER)
     assert time.monotonic() - started < 5
     assert session.sql("select 1").num_rows == 1
+
+
+def test_queries_of_asyncio(session, rows):
+    session.register("t", rows)
+
+    async def run():
+        tables = await asyncio.gather(
+            *(asyncio.create_task(session.sql_async(f"select sum(a) as s from t where b = {b}")) for b in range(7)),
+            memferry.sql_async("select 1 as s"),
+            memferry.sql_async("select sum(a) as s from u", tables={"u": rows}),
+        )
+        with pytest.raises(memferry.MemferryError, match="nothing"):
+            await session.sql_async("select * from nothing")
+        return [table.to_arrow()["s"][0].as_py() for table in tables]
+
+    sums = [sum(a for a in range(ROWS) if a % 7 == b) for b in range(7)]
+    assert asyncio.run(run()) == [*sums, 1, sum(range(ROWS))]
+    session.close()
+    with pytest.raises(RuntimeError, match="the session is closed"):
+        asyncio.run(session.sql_async("select 1"))
+
+
+def test_other_tasks_run_during_a_query_and_its_cancellation_ends_it(session):
+    """The query holds its session's context; only its end frees it, and the table with it."""
+
+    class Rows:
+        def __init__(self, rows):
+            self.rows = rows
+
+        def __arrow_c_stream__(self, requested_schema=None):
+            return self.rows.__arrow_c_stream__(requested_schema)
+
+    memory = bytearray(8)
+    array = pyarrow.Array.from_buffers(pyarrow.int64(), 1, [None, pyarrow.py_buffer(memory)])
+    session.register("t", Rows(pyarrow.table({"a": array})))
+    del array
+
+    async def cancel():
+        query = asyncio.create_task(session.sql_async(f"select x.n from t, ({FOREVER.replace('count(*)', 'count(*) as n')}) x"))
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert not query.done()
+        query.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await query
+        with pytest.raises(asyncio.TimeoutError):
+            async with asyncio.timeout(0.05):
+                await session.sql_async(FOREVER)
+        assert (await session.sql_async("select 1")).num_rows == 1
+
+    asyncio.run(cancel())
+    with pytest.raises(BufferError):
+        memory.append(0)
+    session.close()
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            memory.append(0)
+            break
+        except BufferError:
+            assert time.monotonic() < deadline, "the query still runs"
+            time.sleep(0.001)
+
+
+class Raises:
+    """A producer whose every part may raise."""
+
+    def __init__(self, part):
+        self.part = part
+
+    @property
+    def __arrow_c_stream__(self):
+        if self.part == "property":
+            raise LookupError("boom")
+
+        def export(requested_schema=None):
+            if self.part == "call":
+                raise LookupError("boom")
+            schema = pyarrow.schema([("a", pyarrow.int64())])
+            return pyarrow.RecordBatchReader.from_batches(schema, self.batches()).__arrow_c_stream__()
+
+        return export
+
+    def batches(self):
+        yield pyarrow.record_batch({"a": [1]})
+        raise LookupError("boom")
+
+
+class RaisesAsPath:
+    def __fspath__(self):
+        raise LookupError("boom")
+
+
+@pytest.mark.parametrize("table", [Raises("property"), Raises("call"), RaisesAsPath()])
+def test_exceptions_of_producers_reach_the_caller(session, table):
+    with pytest.raises(LookupError, match="boom"):
+        session.register("t", table)
+
+
+def test_exceptions_in_batches_reach_the_caller_as_text(session):
+    """Arrow's stream interface has no exceptions."""
+    with pytest.raises(memferry.MemferryError, match="(?s)cannot read the rows of .*Raises.*boom"):
+        session.register("t", Raises("batches"))
+    with pytest.raises(memferry.MemferryError, match="t"):
+        session.sql("select * from t")
 
 
 def query_in_child(results):

@@ -1,4 +1,4 @@
-"""The end of a transfer in an event loop."""
+"""The end of transfers and queries in an event loop."""
 
 
 def settle(future, value, error):
@@ -9,3 +9,12 @@ def settle(future, value, error):
         future.set_result(value)
     else:
         future.set_exception(error)
+
+
+async def query(session, text):
+    """Runs a statement. However the coroutine ends, the statement ends with it."""
+    running = session._start(text)
+    try:
+        return await running.future
+    finally:
+        running.cancel()
