@@ -256,7 +256,7 @@ async fn rows_that_no_join_wants_do_not_leave_the_filter_above_a_scan() {
         "select max(text) from t where amount > -1",
         "select id from t order by mixed limit 3",
         "select count(*) from t a join (select id, mixed from t where amount > 3 and id > 5 limit 9000) b on a.id = b.mixed \
-         where a.id < 10",
+         where a.mixed < 10",
     ] {
         let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
         let text = displayable(plan.as_ref()).indent(false).to_string();
