@@ -106,8 +106,8 @@ def test_a_dropped_transfer_keeps_its_buffers_to_the_end(mover):
     assert target[:-1] == source
 
 
-def test_waits_without_the_interpreter(mover):
-    source, target = bytes(256 << 20), bytearray(256 << 20)
+def turns_during(work):
+    """Turns of another thread of the interpreter while `work` is called."""
     turns = 0
     ended = threading.Event()
 
@@ -120,11 +120,17 @@ def test_waits_without_the_interpreter(mover):
     thread = threading.Thread(target=count)
     thread.start()
     before = turns
-    mover.copy(source, target).wait()
-    counted = turns - before
-    ended.set()
-    thread.join()
-    assert counted > 3
+    try:
+        work()
+        return turns - before
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_waits_without_the_interpreter(mover):
+    source, target = bytes(256 << 20), bytearray(256 << 20)
+    assert turns_during(lambda: mover.copy(source, target).wait()) > 3
 
 
 @pytest.mark.parametrize(
@@ -217,26 +223,11 @@ def test_the_last_mover_is_dropped_without_the_interpreter():
     mover = memferry.Mover(memferry.Machine.two_tiers(), cpu_workers=1)
     source, target = bytes(256 << 20), bytearray(256 << 20)
     transfer = mover.copy(source, target)
-    turns = 0
-    ended = threading.Event()
-
-    def count():
-        nonlocal turns
-        while not ended.is_set():
-            turns += 1
-            time.sleep(0.0001)
-
-    thread = threading.Thread(target=count)
-    thread.start()
-    before = turns
+    movers = [mover]
     del mover
-    counted = turns - before
+    assert turns_during(movers.clear) > 3
     # The drop did wait.
-    done = transfer.done()
-    ended.set()
-    thread.join()
-    assert done
-    assert counted > 3
+    assert transfer.done()
 
 
 def test_machines():

@@ -23,7 +23,7 @@ pub(super) struct Explained<'a> {
     pub(super) config: &'a FileScanConfig,
 }
 
-/// What a scan reads.
+/// Row groups and bytes of a scan.
 #[derive(Default)]
 struct Extent {
     groups_count: usize,
@@ -89,7 +89,7 @@ impl Explained<'_> {
         })
     }
 
-    /// What the scan reads; `None` if the session lacks the metadata of one of its files.
+    /// Row groups and bytes of the scan; `None` if the session lacks the metadata of one of its files.
     fn extent(&self) -> Option<Extent> {
         let demand = &self.readers.demand;
         let phases = [demand.first(), demand.late()];

@@ -16,7 +16,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::EmissionType;
@@ -28,6 +27,7 @@ use datafusion::physical_plan::scalar_subquery::ScalarSubqueryExec;
 use super::contain::ContainExec;
 use super::factory::Readers;
 use super::metrics::parquet_scan;
+use super::next::is_one_file;
 use crate::scan::TieredScanExec;
 
 /// Scans of a build side that a description names.
@@ -177,12 +177,10 @@ fn name(plan: &dyn ExecutionPlan) -> String {
 }
 
 fn table_name(config: &FileScanConfig) -> Option<String> {
-    let mut files = config.file_groups.iter().flat_map(FileGroup::files);
-    let location = |file: &PartitionedFile| file.object_meta.location.clone();
-    let first = location(files.next()?);
+    let first = &config.file_groups.iter().flat_map(FileGroup::files).next()?.object_meta.location;
     let file =
         || first.filename().map(|file| file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_owned());
-    if files.all(|file| file.object_meta.location == first) {
+    if is_one_file(config) {
         return file();
     }
     let parts: Vec<_> = first.parts().collect();
