@@ -12,7 +12,7 @@
 //!
 //! A call of these functions may come from anywhere: from an allocator that holds its locks, a signal handler, a child of
 //! vfork, the dynamic linker. So no path of a call uses the program's allocator, a lock, or a function that needs more
-//! than this library has prepared ([`start`]). The reasons are in `docs/decisions/offload.md`.
+//! than this library has prepared (`start`). The reasons are in `docs/decisions/offload.md`.
 //!
 //! The library exports the replaced functions and nothing else. No crate links it: the functions would replace those of
 //! that crate's own program.

@@ -243,7 +243,7 @@ async fn rows_that_no_join_wants_do_not_leave_the_filter_above_a_scan() {
         let batches = collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
         let answer = pretty_format_batches(&batches).unwrap().to_string();
         let rows = rows_put_out(plan.as_ref(), "ConjunctsExec");
-        assert!(rows[0] < ROWS as usize / 2, "{rows:?} {sql}");
+        assert!(rows[0] < 500, "page pruning alone leaves more: {rows:?} {sql}");
         set(&context, &["memferry.dynamic_filters = false"]).await;
         let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
         assert!(!displayable(plan.as_ref()).indent(false).to_string().contains("filters of joins"));
