@@ -2,6 +2,7 @@
 //! advice about devices.
 
 mod calibrate;
+mod coverage;
 mod devices;
 mod dispositions;
 mod held_out;
@@ -12,6 +13,7 @@ mod tables;
 mod validate;
 
 pub use calibrate::{Calibrated, kuper, thesis};
+pub use coverage::{Coverage, Shown, coverage_page};
 pub use devices::{DeviceAdvice, Shape, StreamAdvice, Thresholds, Workload};
 pub use dispositions::{Disposition, Why};
 pub use held_out::{draw_held_out, held_out};

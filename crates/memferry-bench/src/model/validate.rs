@@ -8,6 +8,7 @@ use memferry::topology::{Machine, NodeId};
 use serde::Serialize;
 
 use super::calibrate::{Thesis, scan_threads, with_skew};
+use super::coverage::{Coverage, Shown, coverage};
 use super::dispositions::{Disposition, dispositions};
 use super::predictions::{Prediction, predictions};
 use super::{figures, held_out};
@@ -21,6 +22,8 @@ pub struct Validation {
     pub predictions: Vec<Prediction>,
     /// All other rows.
     pub others: Vec<Disposition>,
+    /// Every figure and table of the publications.
+    pub coverage: Vec<Coverage>,
     /// Quantities with bounds that tests enforce, in percent unless the unit says otherwise.
     pub bounds: Vec<Row>,
 }
@@ -46,8 +49,11 @@ pub fn validate() -> Result<Validation, ModelError> {
     let is_predicted = |row: &str| predictions.iter().any(|prediction| prediction.rows.contains(&row));
     let figures = figures();
     let others = dispositions(figures.iter().filter(|figure| !is_predicted(&figure.id)));
-    let bounds = bounds(&predictions)?;
-    Ok(Validation { predictions, others, bounds })
+    let coverage = coverage(&predictions);
+    let mut bounds = bounds(&predictions)?;
+    let reproduced = coverage.iter().filter(|it| it.state == Shown::Reproduced).count();
+    bounds.push(Row::modelled("figures_reproduced", reproduced as f64, "figures"));
+    Ok(Validation { predictions, others, coverage, bounds })
 }
 
 fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {

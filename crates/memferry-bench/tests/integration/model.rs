@@ -42,6 +42,14 @@ fn the_model_is_as_close_as_it_must_be() {
     }
 }
 
+#[test]
+fn the_page_lists_every_figure() {
+    let coverage = model::validate().expect("built in").coverage;
+    let page = include_str!("../../../../docs/benchmarks/coverage.md");
+    let command = "cargo run -p memferry-bench --example coverage > docs/benchmarks/coverage.md";
+    assert!(model::coverage_page(&coverage) == page, "docs/benchmarks/coverage.md is old: {command}");
+}
+
 /// The error includes rows that the model does not explain.
 #[test]
 fn the_error_of_sub_domains_is_that_of_the_worst_row() {

@@ -9,7 +9,7 @@ use memferry::internals::Pipeline;
 use memferry::model::Plan;
 use memferry::topology::Machine;
 use memferry_bench::harness::{Provenance, Record, Row};
-use memferry_bench::model::{self, Disposition, Prediction, Validation, Why};
+use memferry_bench::model::{self, Coverage, Disposition, Prediction, Shown, Validation, Why};
 use memferry_bench::papers::emulator_vs_model;
 use serde::Serialize;
 use serde_json::json;
@@ -27,6 +27,7 @@ struct Everything<'a> {
     record: &'a Record<Row>,
     predictions: Vec<Predicted<'a>>,
     others: &'a [Disposition],
+    coverage: &'a [Coverage],
 }
 
 #[derive(Serialize)]
@@ -48,7 +49,8 @@ pub(super) fn run(is_with_variants: bool, is_json: bool, out: &mut dyn Write) ->
         let predicted =
             |prediction| Predicted { error_percent: Prediction::error_percent(prediction), prediction };
         let predictions = validation.predictions.iter().map(predicted).collect();
-        return output::json(out, &Everything { record: &record, predictions, others: &validation.others });
+        let Validation { others, coverage, .. } = &validation;
+        return output::json(out, &Everything { record: &record, predictions, others, coverage });
     }
     let bounds: Vec<Row> = validation.bounds.iter().cloned().chain(measured).collect();
     writeln!(out, "{}", table(&bounds))?;
@@ -107,7 +109,14 @@ fn text(validation: &Validation, out: &mut dyn Write) -> Result<()> {
     let others = validation.others.len() - unexplained.len();
     let rest =
         format!("{} are inputs, methods, repeated or superseded; --json names each.", count(others, "row"));
-    Ok(writeln!(out, "\n{rest}")?)
+    writeln!(out, "\n{rest}")?;
+    writeln!(out, "\nFigures and tables of the publications that are not reproduced:")?;
+    for it in validation.coverage.iter().filter(|it| it.state != Shown::Reproduced) {
+        let remark = if it.remark.is_empty() { String::new() } else { format!(": {}", it.remark) };
+        let line = format!("- {}, {} ({}){remark}", it.publication, it.figure, it.state.words());
+        write!(out, "{}", wrapped(&line, 0))?;
+    }
+    Ok(())
 }
 
 fn against(rows: &[Row]) -> Table {
