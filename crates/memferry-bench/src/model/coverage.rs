@@ -31,7 +31,7 @@ pub struct Coverage {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Shown {
-    /// Numbers of memferry stand beside published numbers, and at least one of them is no input of the model.
+    /// A published number stands beside a prediction that is neither a fit nor an input, or beside a benchmark.
     Reproduced,
     /// A benchmark has its axes, and the publication prints no number.
     SeriesOnly,
@@ -76,7 +76,8 @@ pub(super) fn coverage(predictions: &[Prediction]) -> Vec<Coverage> {
 impl Line {
     fn state(self, published: &[String], predictions: &[Prediction]) -> Coverage {
         let Line { publication, figure, title, rows, benchmark: name, remark } = self;
-        let rows: Vec<String> = rows.split_whitespace().flat_map(|range| expanded(range, published)).collect();
+        let rows: Vec<String> =
+            rows.split_whitespace().flat_map(|range| expanded(range, published)).collect();
         let is_predicted = |row: &String| {
             let of = |it: &&Prediction| it.rows.contains(&row.as_str());
             predictions.iter().filter(of).any(|it| !it.is_fit && !it.is_echo)
@@ -111,9 +112,9 @@ pub fn coverage_page(coverage: &[Coverage]) -> String {
          Each figure and table of the publications with measurements, and how memferry shows it. This page is made from\n\
          [coverage.csv](../../crates/memferry-bench/published/coverage.csv) and the model's predictions by\n\
          `cargo run -p memferry-bench --example coverage`; a test compares them.\n\n\
-         - **{}** ({} of {}): numbers of memferry stand beside published numbers. `memferry bench NAME` runs on this\n  \
-         machine (measured), on the emulated device, and in the model; `memferry sim validate` has the predictions with\n  \
-         their errors. A number that the model was calibrated on does not count.\n\
+         - **{}** ({} of {}): a published number stands beside a prediction that is neither a fit nor an input\n  \
+         (`memferry sim validate`), or beside `memferry bench NAME`, which runs on this machine (measured), on the emulated\n  \
+         device, and in the model.\n\
          - **{}** ({}): `memferry bench NAME` has the axes of the figure. The text prints no number, and nothing was read\n  \
          off a plot.\n\
          - **{}** ({}): the profile of the machine has these numbers, so that the model gives them back.\n\
@@ -154,7 +155,8 @@ mod tests {
     fn inputs_of_the_model_do_not_reproduce_a_figure() {
         let predictions = super::super::predictions::predictions().unwrap();
         let published: Vec<String> = figures().into_iter().map(|figure| figure.id).collect();
-        let of = |rows, benchmark, remark| line(rows, benchmark, remark).state(&published, &predictions).state;
+        let of =
+            |rows, benchmark, remark| line(rows, benchmark, remark).state(&published, &predictions).state;
         // Table 6.1: both times were calibrated on.
         assert_eq!(of("F072 F073", "", ""), Shown::Missing);
         assert_eq!(of("F072 F073", "qdp", ""), Shown::Reproduced);
