@@ -17,6 +17,7 @@ const EQUAL: [(&str, &[&str]); 8] = [
             "DuckDB",
             "DuckDB in Python, whole process",
             "Polars",
+            "memferry with plan-ahead",
             "pyarrow",
             "the faster of the other engines",
         ],
