@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::dispositions::{Disposition, Why};
 use super::predictions::Prediction;
 use super::published::{figures, rows};
 use crate::papers::benchmark;
@@ -63,32 +64,35 @@ struct Line {
     remark: String,
 }
 
-/// All figures and tables, in the order of the publications.
+/// All figures and tables, in the order of the publications. `others` has the rows without a prediction.
 ///
 /// # Panics
 /// If a line names a benchmark or a published row that does not exist: the lines are part of the program.
-pub(super) fn coverage(predictions: &[Prediction]) -> Vec<Coverage> {
+pub(super) fn coverage(predictions: &[Prediction], others: &[Disposition]) -> Vec<Coverage> {
     let published: Vec<String> = figures().into_iter().map(|figure| figure.id).collect();
     let lines: Vec<Line> = rows(include_str!("../../published/coverage.csv"));
-    lines.into_iter().map(|line| line.state(&published, predictions)).collect()
+    lines.into_iter().map(|line| line.state(&published, predictions, others)).collect()
 }
 
 impl Line {
-    fn state(self, published: &[String], predictions: &[Prediction]) -> Coverage {
+    fn state(self, published: &[String], predictions: &[Prediction], others: &[Disposition]) -> Coverage {
         let Line { publication, figure, title, rows, benchmark: name, remark } = self;
         let rows: Vec<String> =
             rows.split_whitespace().flat_map(|range| expanded(range, published)).collect();
-        let is_predicted = |row: &String| {
-            let of = |it: &&Prediction| it.rows.contains(&row.as_str());
-            predictions.iter().filter(of).any(|it| !it.is_fit && !it.is_echo)
+        let has = |row: &str, is_meant: fn(&Prediction) -> bool| {
+            predictions.iter().any(|it| it.rows.contains(&row) && is_meant(it))
+        };
+        let is_predicted = |row: &String| has(row, |it| !it.is_fit && !it.is_echo);
+        let is_input = |row: &String| {
+            others.iter().any(|it| it.row == *row && it.why == Why::Input) || has(row, |it| it.is_echo)
         };
         let has_benchmark = !name.is_empty();
         assert!(!has_benchmark || name == "qdp" || benchmark(&name).is_some(), "no benchmark {name}");
         let state = match (rows.is_empty(), has_benchmark) {
-            (false, _) if rows.iter().any(is_predicted) => Shown::Reproduced,
-            (false, true) => Shown::Reproduced,
             (true, true) => Shown::SeriesOnly,
-            (false, false) if remark.starts_with("an input") => Shown::InputOnly,
+            (false, true) => Shown::Reproduced,
+            (false, false) if rows.iter().any(is_predicted) => Shown::Reproduced,
+            (false, false) if rows.iter().all(is_input) => Shown::InputOnly,
             _ => Shown::Missing,
         };
         let benchmark = has_benchmark.then_some(name);
@@ -144,6 +148,7 @@ pub fn coverage_page(coverage: &[Coverage]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Validation, validate};
 
     fn line(rows: &str, benchmark: &str, remark: &str) -> Line {
         let [publication, figure, title] = [const { String::new() }; 3];
@@ -153,10 +158,11 @@ mod tests {
 
     #[test]
     fn inputs_of_the_model_do_not_reproduce_a_figure() {
-        let predictions = super::super::predictions::predictions().unwrap();
+        let Validation { predictions, others, .. } = validate().unwrap();
         let published: Vec<String> = figures().into_iter().map(|figure| figure.id).collect();
-        let of =
-            |rows, benchmark, remark| line(rows, benchmark, remark).state(&published, &predictions).state;
+        let of = |rows, benchmark, remark| {
+            line(rows, benchmark, remark).state(&published, &predictions, &others).state
+        };
         // Table 6.1: both times were calibrated on.
         assert_eq!(of("F072 F073", "", ""), Shown::Missing);
         assert_eq!(of("F072 F073", "qdp", ""), Shown::Reproduced);

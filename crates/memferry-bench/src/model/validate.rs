@@ -49,7 +49,7 @@ pub fn validate() -> Result<Validation, ModelError> {
     let is_predicted = |row: &str| predictions.iter().any(|prediction| prediction.rows.contains(&row));
     let figures = figures();
     let others = dispositions(figures.iter().filter(|figure| !is_predicted(&figure.id)));
-    let coverage = coverage(&predictions);
+    let coverage = coverage(&predictions, &others);
     let mut bounds = bounds(&predictions)?;
     let reproduced = coverage.iter().filter(|it| it.state == Shown::Reproduced).count();
     bounds.push(Row::modelled("figures_reproduced", reproduced as f64, "figures"));

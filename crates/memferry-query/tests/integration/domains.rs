@@ -11,7 +11,7 @@ use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::SessionContext;
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use memferry::topology::Machine;
 use memferry_query::{
     DomainExec, Prefetch, QueryDomains, SessionOptions, TableData, TieredScanExec, TieredTable, session,
@@ -363,21 +363,26 @@ async fn a_dropped_query_leaves_nothing_behind() {
         ("always", Binding::Always),
     ] {
         let context = on(&domains, Prefetch::Off, name, "any").await;
+        let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        register(&context, "held", move |_| {
+            let _ = begins.send(());
+            // Until the sender is dropped.
+            let _ = held.lock().unwrap().recv_timeout(Duration::from_secs(20));
+        });
         // Millions of rows, in the joins below exchanges.
-        let sql = "select t.b, count(*) from t join t o on t.a % 10 = o.a % 10 group by t.b";
+        let sql = "select t.b, count(*) from t join t o on held(t.a) % 10 = o.a % 10 group by t.b";
         let query = context.sql(sql).await.unwrap();
         let mut stream = query.execute_stream().await.unwrap();
-        assert!(stream.next().now_or_never().is_none(), "the query takes longer than one poll");
-        let scheduler = domains.scheduler(binding).unwrap();
-        let until = Instant::now() + Duration::from_secs(20);
-        while scheduler.metrics().iter().all(|domain| domain.tasks_alive == 0) {
-            assert!(Instant::now() < until, "{name}: the query begins on no domain");
-            // A query that answers before a task was seen is begun again.
-            if tokio::time::timeout(Duration::from_millis(1), stream.next()).await.is_ok() {
-                stream = context.sql(sql).await.unwrap().execute_stream().await.unwrap();
-            }
+        tokio::select! {
+            _ = begun.recv() => {}
+            answer = stream.next() => panic!("{name}: the query does not wait: {answer:?}"),
         }
+        let metrics = domains.scheduler(binding).unwrap().metrics();
+        assert!(metrics.iter().any(|domain| domain.tasks_alive > 0), "{name}: the query begins on no domain");
         drop(stream);
+        drop(release);
         nothing_is_left(&domains, binding).await;
     }
 }
