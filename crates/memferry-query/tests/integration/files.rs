@@ -232,9 +232,13 @@ fn rows_put_out(plan: &dyn ExecutionPlan, name: &str) -> Vec<usize> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_no_join_wants_do_not_leave_the_filter_above_a_scan() {
     let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
-    let context = context(path.join("t.parquet").to_str().unwrap(), &[]).await;
-    // Ids of 0 to 9 are on the build side. `mixed` has them all over the file, so no row group is excluded.
-    let of_joins = "select sum(b.amount), max(b.text) from t a join t b on a.id = b.mixed where a.id < 10";
+    // Without page pruning, which would leave small batches: the filter is refused if it costs much for each row.
+    let no_pages = "datafusion.execution.parquet.enable_page_index = false";
+    let context = context(path.join("t.parquet").to_str().unwrap(), &[no_pages]).await;
+    // Ids below 10 are on the build side. By its statistics, `mixed` may have them in half of the row groups. The condition is
+    // on another column than the join's, or it would be inferred for `mixed`.
+    let of_joins =
+        "select sum(b.amount), max(b.text) from t a join t b on a.id = b.mixed where a.amount < 10";
     let with_own = format!("{of_joins} and b.amount > 3");
     for sql in [of_joins, &with_own] {
         let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
@@ -243,7 +247,7 @@ async fn rows_that_no_join_wants_do_not_leave_the_filter_above_a_scan() {
         let batches = collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
         let answer = pretty_format_batches(&batches).unwrap().to_string();
         let rows = rows_put_out(plan.as_ref(), "ConjunctsExec");
-        assert!(rows[0] < 500, "page pruning alone leaves more: {rows:?} {sql}");
+        assert!(rows[0] < ROWS as usize / 2, "{rows:?} {sql}");
         set(&context, &["memferry.dynamic_filters = false"]).await;
         let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
         assert!(!displayable(plan.as_ref()).indent(false).to_string().contains("filters of joins"));
