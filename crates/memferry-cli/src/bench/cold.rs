@@ -15,13 +15,17 @@ use crate::progress::Bar;
 use crate::query::{files_directory, query_error};
 use crate::topology;
 
+/// The scale whose rows and record have names of their own.
+const LARGE_SCALE: f64 = 10.0;
+
 /// TPC-H over cold Parquet files, against plain DataFusion and other engines.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The same measurements on little data with few rounds: checks that they work; not for records.
     #[arg(long)]
     quick: bool,
-    /// TPC-H scale of the files [default: 3; 0.01 with --quick]. At 10, rows are called `cold_sf10_*`, and nothing is loaded.
+    /// TPC-H scale of the files [default: 3; 0.01 with --quick]. At 10, the record is called cold-sf10, its rows
+    /// `cold_sf10_*`, and nothing is loaded.
     #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
     scale: Option<f64>,
     /// Rounds of runs for each query [default: 15; 1 with --quick].
@@ -63,29 +67,35 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "batch_rows": session.batch_rows,
         "profile": BUILD_PROFILE,
     });
-    let mut record: Record = start_record("cold", machine.as_ref().clone(), arguments.seed, options);
+    // Other work than that of the default has a record of its own.
+    let bench = match arguments.pushdown {
+        true => "cold-pushdown",
+        false if scale == LARGE_SCALE => "cold-sf10",
+        false => "cold",
+    };
+    let mut record: Record = start_record(bench, machine.as_ref().clone(), arguments.seed, options);
     let files = match &arguments.files {
         Some(files) => files.clone(),
         None => files_directory()?,
     };
     let written = tpch_files(scale, &files, &Bar::new("writing TPC-H files"));
     let tpch = written.map_err(|error| query_error(error.into()))?;
-    let mut bench = ColdBenchmark::new(machine, tpch, scale, session).map_err(query_error)?;
-    bench.seed = arguments.seed;
-    bench.rounds_count = rounds;
-    bench.queries = arguments.queries.clone();
-    bench.program = Some(std::env::current_exe().context("cannot find this program to start it again")?);
-    bench.python = arguments.peers.clone();
+    let mut benchmark = ColdBenchmark::new(machine, tpch, scale, session).map_err(query_error)?;
+    benchmark.seed = arguments.seed;
+    benchmark.rounds_count = rounds;
+    benchmark.queries = arguments.queries.clone();
+    benchmark.program = Some(std::env::current_exe().context("cannot find this program to start it again")?);
+    benchmark.python = arguments.peers.clone();
     let rows = if arguments.pushdown {
         let rows = if arguments.quick { WIDE_ROWS / 100 } else { WIDE_ROWS };
         let wide = wide_files(rows, &files, &Bar::new("writing the wide table"));
         let wide = wide.map_err(|error| query_error(error.into()))?;
-        bench.pushdown_rows(&wide, rows, &Bar::new("timing filters"))
+        benchmark.pushdown_rows(&wide, rows, &Bar::new("timing filters"))
     } else {
-        bench.rows(&Bar::new("timing queries"))
+        benchmark.rows(&Bar::new("timing queries"))
     };
     record.rows = rows.map_err(query_error)?;
-    if scale == 10.0 {
+    if bench == "cold-sf10" {
         for row in &mut record.rows {
             if row.name != "disk_bytes_per_s" {
                 row.name = format!("cold_sf10_{}", row.name.trim_start_matches("cold_"));

@@ -625,6 +625,7 @@ fn bench_cold_measures_pushdown() {
     fails(&[&bench[..], &["q23"]].concat(), USAGE, &["q23", "q01, q02", "first_query"]);
     let filter = ["--pushdown", "--query", "text_sorted_narrow_0.1"];
     let record = prints_json(&[&bench[..], &["q06"], &filter].concat());
+    assert_eq!(record["bench"], "cold-pushdown", "it does not replace the record of the queries");
     let names: Vec<_> = record["rows"].as_array().unwrap().iter().map(|row| row["name"].clone()).collect();
     let filter = ["pushdown_text_sorted_narrow_0.1", "pushdown_text_sorted_narrow_0.1_on"];
     assert_eq!(names, [&["pushdown_q06", "pushdown_q06_on"], &filter[..], &["pushdown_min"]].concat());
