@@ -12,6 +12,7 @@
 
 mod advice;
 mod benchmarks;
+mod collect;
 mod draw;
 mod figure;
 
@@ -39,13 +40,16 @@ use crate::output::{Part, count, not_written, write_file};
 use crate::topology;
 use memferry_bench::harness::Provenance;
 
+/// Where records are if nothing else is said.
+const RESULTS: &str = "results";
+
 /// Writes a page about a machine: its parts, recommended settings, measurements, published figures and the model.
 ///
 /// The page needs no network and no script. Each figure is also written as CSV, and as SVG drawn from the CSV.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Directory for the page (index.html) and the figures; older files of the same names are replaced.
-    #[arg(long, value_name = "DIR", required_unless_present = "figure")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["figure", "collect", "add"])]
     out: Option<PathBuf>,
     /// Report on this machine instead: the name of a profile (see `memferry topology`), or a JSON file.
     #[arg(long, value_name = "PROFILE")]
@@ -59,9 +63,20 @@ pub(crate) struct Arguments {
     /// File for the picture; `-` is standard output.
     #[arg(long, value_name = "FILE.svg", requires = "figure")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    collect: collect::Options,
+    /// Add the records of a file of --collect, also of another machine, to the directory of --results.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "machine", "figure", "collect"])]
+    add: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    if let Some(file) = &arguments.collect.collect {
+        return collect::collect(&arguments.collect, file, out);
+    }
+    if let Some(file) = &arguments.add {
+        return collect::add(file, arguments.results.as_deref().unwrap_or(Path::new(RESULTS)), out);
+    }
     match (&arguments.figure, &arguments.svg, &arguments.out) {
         (Some(figure), Some(svg), _) => redraw(figure, svg, out),
         (_, _, Some(directory)) => report(arguments, directory, out),
@@ -95,7 +110,7 @@ fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Resul
             )
         }
         Some(results) => results,
-        None => Path::new("results"),
+        None => Path::new(RESULTS),
     };
     let records = records::read(&results.join(machine_slug(&machine)))?;
     let report = Report::new(&machine, &records, Papers::read()?, results)?;

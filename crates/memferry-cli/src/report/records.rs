@@ -149,6 +149,11 @@ fn name_backends(records: &mut [Record]) {
     }
 }
 
+/// Whether a text is a record.
+pub(super) fn is_record(text: &str) -> bool {
+    serde_json::from_str::<Record>(text).is_ok()
+}
+
 fn parse(file: &Path) -> Result<Record> {
     let text =
         fs::read_to_string(file).with_context(|| format!("cannot read the record {}", file.display()))?;

@@ -143,6 +143,27 @@ fn the_papers_benchmarks_find_the_queues() {
     }
 }
 
+/// A collection measures the emulated devices, and its records say what they are.
+#[test]
+fn a_collection_has_the_devices() {
+    if !is_available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.json");
+    let own = env!("CARGO_BIN_EXE_memferry");
+    let collect = [own, "report", "--collect", file.to_str().unwrap(), "--quick"];
+    let output = emulate(&[&["--"], &collect[..], &["--only", "topology", "--only", "engines"]].concat());
+    let lines = text(&output.stdout);
+    assert!(lines.contains("engines: done"), "{lines}{}", text(&output.stderr));
+    assert!(!lines.contains("changed meanwhile"), "{lines}");
+    let collection: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let files = collection["files"].as_object().unwrap();
+    let (_, record) = files.iter().find(|(name, _)| name.ends_with("-engines.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(record.as_str().unwrap()).unwrap();
+    assert!(record["rows"].as_array().unwrap().iter().any(|row| row["how"] == "emulated"), "{record}");
+}
+
 #[test]
 fn measurements() {
     if !is_available() {

@@ -180,3 +180,116 @@ fn dark_and_printed() {
     assert_eq!((&*printed.paper, &*printed.ink), light_colours);
     assert!(printed.width <= printed.room && printed.cut == 0 && printed.is_open, "{printed:?}");
 }
+
+/// Runs `report --collect` for the steps.
+fn collect(file: &Path, steps: &[&str]) -> Command {
+    let mut command = memferry(&["report", "--quick", "--collect", file.to_str().unwrap()]);
+    command.args(steps.iter().flat_map(|step| ["--only", step]));
+    command
+}
+
+/// The lines of a command that succeeds.
+fn lines(command: &mut Command) -> Vec<String> {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_collection_gives_a_page_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let file = path("mine.json");
+    let printed = lines(&mut collect(&file, &["topology", "calibrate", "submit", "remote"]));
+    for (line, step) in printed.iter().zip(["topology: done", "calibrate: done", "submit: done"]) {
+        assert!(line.starts_with(step), "{printed:?}");
+    }
+    assert!(printed[3].starts_with("remote: "), "skipped on a machine with one node: {printed:?}");
+    assert!(!path("mine.json.unfinished").exists(), "{printed:?}");
+
+    let results = path("results");
+    let add = |results: &Path| {
+        let (file, results) = (file.to_str().unwrap(), results.to_str().unwrap());
+        memferry(&["report", "--add", file, "--results", results])
+    };
+    let added = lines(&mut add(&results));
+    assert!(added.iter().any(|line| line.contains("taken with --quick")), "{added:?}");
+    // The last line is the command for the page.
+    let page = added.last().unwrap().split_once(": memferry ").unwrap().1.replace("DIR", "page");
+    let mut page = memferry(&page.split(' ').collect::<Vec<_>>());
+    lines(page.current_dir(directory.path()));
+    let page = fs::read_to_string(path("page/index.html")).unwrap();
+    assert!(page.contains("memferry bench submit</code>"), "the record is on the page");
+
+    // The same again changes nothing; other content stays.
+    assert_eq!(lines(&mut add(&results)), added);
+    let machine = fs::read_dir(&results).unwrap().next().unwrap().unwrap().path();
+    let is_csv = |path: &std::path::PathBuf| path.extension().is_some_and(|it| it == "csv");
+    let csv = fs::read_dir(&machine).unwrap().map(|entry| entry.unwrap().path()).find(is_csv).unwrap();
+    fs::write(&csv, "mine").unwrap();
+    says(&add(&results).output().unwrap(), FAILURE, &["exists with other content", "nothing was added"]);
+    assert_eq!(fs::read_to_string(&csv).unwrap(), "mine");
+
+    // A file from elsewhere chooses no path.
+    let honest = fs::read_to_string(&file).unwrap();
+    let other = path("other");
+    for (forged, words) in [
+        (honest.replace("\"records/", "\"records/../"), "which no collection has"),
+        (honest.replace("\"memferry_collection\": 1", "\"memferry_collection\": 2"), "format 2"),
+        (honest.replace("\\\"bench\\\"", "\\\"bank\\\""), "is not a record"),
+        ("{}".to_owned(), "is no collection"),
+    ] {
+        assert_ne!(forged, honest);
+        fs::write(&file, forged).unwrap();
+        says(&add(&other).output().unwrap(), FAILURE, &[words]);
+    }
+    assert!(!other.exists());
+}
+
+#[test]
+fn an_interrupted_collection_continues() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.json");
+    let unfinished = directory.path().join("mine.json.unfinished");
+    let steps = ["topology", "submit", "cache"];
+    let mut first = collect(&file, &steps).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut output = std::io::BufReader::new(first.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    assert!(line.starts_with("topology: done"), "{line}");
+    // While it runs, and while its benchmark does after it was killed, another run keeps out.
+    says(&collect(&file, &steps).output().unwrap(), FAILURE, &["another memferry report --collect uses"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(!file.exists());
+    let again = loop {
+        let again = collect(&file, &steps).output().unwrap();
+        if again.status.success() {
+            break text(&again.stdout);
+        }
+        says(&again, FAILURE, &["another memferry report --collect uses"]);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    };
+    assert!(again.starts_with("submit: done"), "the topology is there: {again}");
+    assert!(file.exists() && !unfinished.exists(), "{again}");
+
+    // Another set of options is another run.
+    fs::create_dir(&unfinished).unwrap();
+    fs::write(unfinished.join("state.json"), "{}").unwrap();
+    says(&collect(&file, &steps).output().unwrap(), FAILURE, &["cannot be continued", "--restart"]);
+    let restarted = lines(collect(&file, &["topology"]).arg("--restart"));
+    assert!(restarted[0].starts_with("topology: done"), "{restarted:?}");
+}
+
+#[test]
+fn wrong_collections_are_errors() {
+    fails(&["report", "--collect", "/nowhere/mine.json"], FAILURE, &["cannot write the collection"]);
+    fails(
+        &["report", "--collect", "mine.json", "--only", "all"],
+        USAGE,
+        &["no step all", "topology, doctor"],
+    );
+    fails(&["report", "--add", "/nowhere.json"], FAILURE, &["cannot read the collection /nowhere.json"]);
+    fails(&["report", "--collect", "a", "--add", "b"], USAGE, &["cannot be used with"]);
+    fails(&["report", "--quick"], USAGE, &["required arguments"]);
+}
