@@ -36,6 +36,8 @@ const LISTED: &[(&str, Needs)] = &[
     ("*/numa_memory::a_node_that_fills_up_meanwhile_is_an_answer", Needs::Root),
     // Virtual machines rarely have UMWAIT. Other tests cover the loop around it with a fake.
     ("integration::waits::every_wait_returns", Needs::Instruction("UMWAIT")),
+    // Temporary files lie on disks or in memory. The other half of the test runs everywhere.
+    ("integration::replica::a_mapping_needs_dax", Needs::Kernel("DAX")),
     // Entry point of processes that other tests start.
     ("shared::child", Needs::Consent),
     // Too slow for an emulated CPU, too large for a small machine. CONTRIBUTING.md says how to run them.

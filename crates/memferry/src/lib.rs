@@ -1,7 +1,8 @@
 //! Moves data between memory tiers while the program computes.
 //!
 //! A [`Cache`] copies frequently read ranges to a faster memory and returns the source until a copy is ready. A [`Mover`]
-//! makes the copies, with CPU cores or Intel DSA devices. A [`Machine`] describes nodes, links and devices.
+//! makes the copies, with CPU cores or Intel DSA devices. A [`Machine`] describes nodes, links and devices. A [`Replica`]
+//! keeps a version of bytes in a file, on persistent memory for example, that a reset of the machine leaves intact.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -33,7 +34,7 @@
 //!   |
 //! route      which engines make a copy (exported by mover)
 //!   |
-//! storage    open files with their identity; plain data
+//! storage    open files with their identity; plain data         replica    versions in a file (Replica)
 //!   |
 //! memory     mappings and pools on a node          topology   nodes, links, devices; plain data
 //! ```
@@ -51,12 +52,14 @@ pub mod memory;
 pub mod model;
 mod moment;
 pub mod mover;
+mod replica;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 mod route;
 pub mod storage;
 mod sync;
 pub mod topology;
 
-pub use cache::{Access, Cache, Entry, Region};
+pub use cache::{Access, Cache};
 pub use mover::Mover;
+pub use replica::{Replica, ReplicaError};
 pub use topology::Machine;

@@ -83,3 +83,22 @@ pub(crate) fn disable_readahead(file: BorrowedFd<'_>) {
     // SAFETY: the call takes numbers and touches no memory of this process.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
 }
+
+/// Extends the file to `size_bytes` with blocks that read as zeros; `EOPNOTSUPP` if its file system cannot do that.
+pub(crate) fn allocate(file: BorrowedFd<'_>, size_bytes: u64) -> io::Result<()> {
+    let size_bytes =
+        libc::off_t::try_from(size_bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    if size_bytes == 0 {
+        return Ok(());
+    }
+    loop {
+        // SAFETY: the call takes numbers and touches no memory of this process.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size_bytes) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

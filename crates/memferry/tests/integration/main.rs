@@ -37,6 +37,7 @@ mod panics;
 mod profiles;
 #[path = "../numa_support/refusing.rs"]
 mod refusing;
+mod replica;
 mod routes;
 #[path = "../../../memferry-dsa/tests/integration/slow/mod.rs"]
 mod slow;
