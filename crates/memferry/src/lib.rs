@@ -27,6 +27,7 @@
 //!
 //! ```text
 //! cache      near copies with budgets and eviction; hits without a lock
+//! replica    versions of bytes in a file that survive a reset (exported as Replica)
 //!   |
 //! mover      transfers and other operations; routes, splitting, engines (cores, DSA, files)
 //!   |
@@ -34,7 +35,7 @@
 //!   |
 //! route      which engines make a copy (exported by mover)
 //!   |
-//! storage    open files with their identity; plain data         replica    versions in a file (Replica)
+//! storage    open files with their identity; plain data
 //!   |
 //! memory     mappings and pools on a node          topology   nodes, links, devices; plain data
 //! ```

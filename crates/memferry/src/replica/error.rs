@@ -62,14 +62,11 @@ pub enum ReplicaError {
         expected_bytes: u64,
     },
     /// No version matches its checksum, or the newest one was changed while the file was open.
-    #[error(
-        "no version of {} matches its checksum: {what}; check the disk (dmesg), and restore the file from a backup",
-        path.display()
-    )]
+    #[error("{} is damaged: {what}; check the disk (dmesg)", path.display())]
     Damaged {
         /// The path.
         path: PathBuf,
-        /// The damaged part.
+        /// The damaged part, and what to do.
         what: &'static str,
     },
     /// The version is larger than the capacity. Nothing was written.

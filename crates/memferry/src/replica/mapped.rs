@@ -30,13 +30,12 @@ impl Replica {
     /// computes the checksum meanwhile, and flushes the cache lines.
     ///
     /// The file system must be mounted with DAX. That bytes of a DSA are durable after the flush follows from the
-    /// specifications; it has not been tried on silicon.
+    /// specifications; it has not been tried on silicon. If a device is lost while it copies, the process ends, as in
+    /// [`Mover::scope`].
     ///
     /// # Safety
     /// Until the replica is dropped, no other process writes to the file, shortens it, or removes blocks from it. An access
     /// to a missing block is a signal (SIGBUS), and foreign writes race with the copies.
-    ///
-    /// If a device is lost while it copies, the process ends, as in [`Mover::scope`].
     ///
     /// # Errors
     /// [`ReplicaError::System`]: the file system has no DAX, the CPU is no x86-64, or blocks of the file cannot be
@@ -48,7 +47,9 @@ impl Replica {
         // SAFETY: passed on to the caller.
         let mapped =
             unsafe { DaxMapping::new(medium.file(), size_bytes, MAP_SHARED_VALIDATE | MAP_SYNC, mover) };
-        match mapped {
+        // The flushes of the mapping do not cover what was written through the file.
+        let durable = mapped.and_then(|mapping| medium.file().sync_data().map(|()| mapping));
+        match durable {
             Ok(mapping) => medium.write_through(mapping),
             Err(error) => return Err(ReplicaError::system(self.path(), "map")(error)),
         }

@@ -26,9 +26,9 @@
 //!                                          simulation   a medium that tears writes, for tests
 //! ```
 //!
-//! Source: A. C. Fürst, *Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator*, 2024, section 7:
-//! replication to NVRAM against loss of data, and restoring from NVRAM for faster processing. The scheme of two slots is that
-//! of double-buffered superblocks; Linux `Documentation/filesystems/dax.rst`; fdatasync(2).
+//! Source: A. C. Fürst, *Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator*, 2024, sections
+//! 6.4 and 7: replication to NVRAM against loss of data, and restoring from NVRAM for faster processing. Linux
+//! `Documentation/filesystems/dax.rst`; fdatasync(2).
 
 mod error;
 mod file;

@@ -96,7 +96,9 @@ impl<M: Medium> Slots<M> {
                     ReplicaError::OtherFormat { path: path.to_owned(), format }
                 }
                 [Found::Zeros, Found::Zeros] => ReplicaError::Unfinished { path: path.to_owned() },
-                [Found::Damaged, _] | [_, Found::Damaged] => damaged("no header is intact"),
+                [Found::Damaged, _] | [_, Found::Damaged] => {
+                    damaged("no header is intact; restore the file from a backup")
+                }
                 _ => not_a_replica("it has no header of one"),
             });
         };
@@ -104,10 +106,10 @@ impl<M: Medium> Slots<M> {
             .iter()
             .any(|(_, header)| (header.id, header.capacity_bytes) != (first.id, first.capacity_bytes))
         {
-            return Err(damaged("its headers are those of two replicas"));
+            return Err(damaged("its headers are those of two replicas; restore the file from a backup"));
         }
         let layout = Layout::new(first.capacity_bytes)
-            .ok_or_else(|| damaged("its capacity exceeds the size of files"))?;
+            .ok_or_else(|| damaged("its capacity exceeds the size of files; restore it from a backup"))?;
         let mut slots = Slots {
             medium,
             path: path.to_owned(),
@@ -134,7 +136,10 @@ impl<M: Medium> Slots<M> {
             }
             self.damaged = self.damaged.or(Some(header.version));
         }
-        Err(ReplicaError::Damaged { path: self.path.clone(), what: "the bytes of its versions are damaged" })
+        Err(ReplicaError::Damaged {
+            path: self.path.clone(),
+            what: "no version matches its checksum; restore the file from a backup",
+        })
     }
 
     fn is_intact(&self, slot: usize, header: Header, buffer: &mut Vec<u8>) -> Result<bool, ReplicaError> {
@@ -216,7 +221,8 @@ impl<M: Medium> Slots<M> {
         if digest.finalize() == header.checksum {
             return Ok(());
         }
-        let what = "the newest one was changed since the file was opened";
+        let what =
+            "the newest version was changed since the file was opened; open it again for the one before";
         Err(ReplicaError::Damaged { path: self.path.clone(), what })
     }
 
