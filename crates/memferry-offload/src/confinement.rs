@@ -1,7 +1,7 @@
 //! AppArmor profiles that the kernel attaches to a program when it executes it. Their rules must allow the library's file.
 //!
-//! A profile is a directory below `policy/profiles` with a file for each property. Before Linux 5.17 `attach` does not show
-//! patterns, so only profiles that are called as their program are found there.
+//! A profile is a directory below `policy/profiles` with a file for each property. Older kernels show a pattern in `attach` as
+//! `<unknown>`, so only profiles without patterns are found there.
 //!
 //! Source: apparmor.d(5), "Globbing (AARE)"; Linux `security/apparmor/apparmorfs.c`.
 
