@@ -162,8 +162,11 @@ fn prepare(options: &Options) -> Result<(Program, Command), Error> {
         return Ok((program, command));
     }
     let library = install()?;
-    if let Some(profile) = program.executed.as_deref().and_then(confinement::profile) {
-        eprintln!("memferry offload: {}", confinement_note(&program.path, &profile, &library));
+    // Of a script, or of its interpreter.
+    let files = [Some(&program.path), program.executed.as_ref()];
+    let confined = files.into_iter().flatten().find_map(|file| Some((file, confinement::profile(file)?)));
+    if let Some((file, profile)) = confined {
+        eprintln!("memferry offload: {}", confinement_note(file, &profile, &library));
     }
     command.env(PRELOAD, preloads(library.as_os_str(), std::env::var_os(PRELOAD).as_deref()));
     for (name, value) in options.environment() {

@@ -128,7 +128,7 @@ pub fn server_throughput(effort: Effort, ours: impl Fn() -> Command) -> Result<V
         let sample = |server: Command| Server::start(server, directory.path())?.requests_us(load);
         // The first samples of a size warm up the page cache and the clock of the CPU.
         sample(plain())?;
-        let (ours, peer) = try_alternate(effort.of(15, 2), || sample(with_library()), || sample(plain()))?;
+        let (ours, peer) = try_alternate(effort.of(25, 2), || sample(with_library()), || sample(plain()))?;
         for (index, operation) in Operation::ALL.into_iter().enumerate() {
             let of = |samples: &[[f64; 2]]| samples.iter().map(|sample| sample[index]).collect();
             let request_us = Pairs { ours: of(&ours), peer: of(&peer) };
