@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod api;
+mod apt;
 mod asan;
 mod background;
 mod binaries;
@@ -24,6 +25,7 @@ mod links;
 mod loom;
 mod packages;
 mod python;
+mod redis;
 mod sanitizer;
 mod setup;
 mod shell;

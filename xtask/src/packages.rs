@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{Failure, cargo, target_directory};
+use crate::shell::{Failure, cargo, root, target_directory};
 
 /// The packages that are built from what `cargo publish` would send: all without DataFusion, which a package would build
 /// once more, since it has no profiles of the workspace.
@@ -27,7 +27,30 @@ pub(crate) fn run() -> Result<(), Failure> {
     let cargo = |command| cargo([command, "--locked", "--allow-dirty", "--target-dir"]).args([&target]);
     // Also that these versions are not published yet.
     cargo("publish").args(["--workspace", "--dry-run", "--no-verify"]).run()?;
-    cargo("package").args(LIGHT.iter().flat_map(|name| ["--package", name])).run()
+    cargo("package").args(LIGHT.iter().flat_map(|name| ["--package", name])).run()?;
+    carry_licences()
+}
+
+/// Checks that each package has the texts of both licences, which are links in the directories of the crates.
+fn carry_licences() -> Result<(), Failure> {
+    let crates = root().join("crates");
+    let entries = fs::read_dir(&crates)
+        .map_err(|error| Failure(format!("cannot list {}: {error}", crates.display())))?;
+    let mut missing = Vec::new();
+    for manifest in entries.flatten().map(|entry| entry.path().join("Cargo.toml")).filter(|it| it.is_file()) {
+        let list = cargo(["package", "--locked", "--allow-dirty", "--list", "--manifest-path"]);
+        let files = list.args([&manifest]).output()?;
+        let lacks = |file: &&str| !files.lines().any(|line| line == *file);
+        let without = ["LICENSE-APACHE", "LICENSE-MIT"].into_iter().filter(lacks);
+        missing.extend(without.map(|file| manifest.with_file_name(file).display().to_string()));
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "link these to the file in the root, so that packages have it: {}",
+        missing.join(", ")
+    )))
 }
 
 /// Removes what an earlier run has left of the workspace's packages: their sources in cargo's home, and their builds.

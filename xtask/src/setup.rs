@@ -1,5 +1,6 @@
 //! `cargo xtask setup`: installs the missing programs that chores need, with apt-get, rustup, cargo and pip.
 
+use crate::redis;
 use crate::shell::{self, Failure, cargo, nightly, program};
 
 /// Program (a name in PATH, or a path), package of Debian and Ubuntu, purpose.
@@ -28,6 +29,10 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ("setpci", "pciutils", "tests of emulated devices with the tools of PCI"),
     ("sqlite3", "sqlite3", "tests of `memferry offload`"),
     ("git", "git", "tests of `memferry offload`"),
+    ("/usr/bin/python3", "python3", "CPython's tests under `memferry offload`"),
+    ("redis-server", "redis-server", "tests and the benchmark of `memferry offload`"),
+    ("redis-benchmark", "redis-tools", "tests and the benchmark of `memferry offload`"),
+    ("tclsh", "tcl", "the test suite of redis"),
 ];
 
 /// The version that the fuzz targets were last tried with.
@@ -53,6 +58,8 @@ const PYTHON: &[&str] = &[
 
 pub(crate) fn run() -> Result<(), Failure> {
     packages()?;
+    tests_of_python()?;
+    redis::fetch()?;
     environment("peers", PEERS, "`memferry bench --peers ~/.cache/memferry/peers/bin/python`")?;
     environment("python", PYTHON, "building and testing the Python package")?;
     if !nightly().arg("--version").output().is_ok_and(|output| output.status.success()) {
@@ -71,6 +78,19 @@ pub(crate) fn run() -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Installs the test suite of the distribution's Python, whose package has the version in its name.
+fn tests_of_python() -> Result<(), Failure> {
+    const PYTHON: &str = "/usr/bin/python3";
+    let import = "import test.test_bytes, test.test_mmap, test.test_array";
+    if program(PYTHON).args(["-c", import]).output().is_ok() {
+        return Ok(());
+    }
+    let version =
+        program(PYTHON).args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).output()?;
+    eprintln!("CPython's tests are missing (for tests of `memferry offload`)");
+    install(&[&format!("libpython{}-testsuite", version.trim())])
 }
 
 /// Makes a Python environment in the cache directory.

@@ -43,6 +43,7 @@ const LISTED: &[(&str, Needs)] = &[
     // Too slow for an emulated CPU, too large for a small machine. CONTRIBUTING.md says how to run them.
     ("numa_cli::a_calibration_of_all_nodes_is_a_profile_for_reports", Needs::Consent),
     ("tpch::published_answers_of_scale_1", Needs::Consent),
+    ("integration::redis::the_whole_test_suite_passes", Needs::Consent),
 ];
 
 /// The file that tests of this run append to.

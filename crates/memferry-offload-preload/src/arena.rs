@@ -1,8 +1,8 @@
 //! The allocator of this library: memory that is never given back.
 //!
 //! A replaced function may be called by the program's allocator while it holds its locks, so this library does not use
-//! that allocator. It allocates when it is loaded and when a child of fork opens the queues again: some kilobytes for each
-//! device. A call of a replaced function allocates nothing otherwise.
+//! that allocator. It allocates when it is loaded, when a child of fork opens the queues again (some kilobytes for each
+//! device), and for the summary at exit. A call of a replaced function allocates nothing otherwise.
 //!
 //! ```text
 //! allocate: the next free bytes of the block; if it has too few, a new block
@@ -14,12 +14,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sys;
 
-#[cfg(not(test))]
-#[global_allocator]
+#[cfg_attr(not(test), global_allocator)]
 static ARENA: Arena = Arena::new();
 
 /// Size of a block.
 const BLOCK_BYTES: usize = 256 << 10;
+
+/// Makes room for this number of bytes, at most half a block. False: there is no memory.
+///
+/// A failed allocation ends the process, so code that can do without asks first.
+pub(crate) fn reserve(bytes: usize) -> bool {
+    ARENA.reserve(bytes)
+}
 
 /// An allocator without a lock: `next` is the address of the first free byte.
 ///
@@ -31,6 +37,24 @@ struct Arena {
 impl Arena {
     const fn new() -> Arena {
         Arena { next: AtomicUsize::new(0) }
+    }
+
+    fn reserve(&self, bytes: usize) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        let is_there = Layout::from_size_align(bytes.min(BLOCK_BYTES / 2), 1)
+            .is_ok_and(|layout| Arena::place(next, layout).is_some());
+        is_there || {
+            let Some(block) = Arena::map_block() else { return false };
+            // The rest of the former block is lost.
+            self.next.store(block, Ordering::Relaxed);
+            true
+        }
+    }
+
+    /// Maps a new block.
+    fn map_block() -> Option<usize> {
+        // Twice the size has an aligned block in it. The rest stays untouched.
+        Some(sys::map(2 * BLOCK_BYTES)?.next_multiple_of(BLOCK_BYTES))
     }
 
     /// The address of `size` bytes in the block of `next`, if it has room.
@@ -57,9 +81,7 @@ unsafe impl GlobalAlloc for Arena {
             let (start, end) = match Arena::place(next, layout) {
                 Some(start) => (start, start + layout.size()),
                 None => {
-                    // Twice the size has an aligned block in it. The rest stays untouched.
-                    let Some(mapped) = sys::map(2 * BLOCK_BYTES) else { return ptr::null_mut() };
-                    let block = mapped.next_multiple_of(BLOCK_BYTES);
+                    let Some(block) = Arena::map_block() else { return ptr::null_mut() };
                     let start = block.next_multiple_of(layout.align());
                     (start, start + layout.size())
                 }
@@ -76,6 +98,21 @@ unsafe impl GlobalAlloc for Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reserved_bytes_need_no_new_block() {
+        static ARENA: Arena = Arena::new();
+        let layout = Layout::from_size_align(1000, 8).unwrap();
+        for _ in 0..1000 {
+            assert!(ARENA.reserve(10_000));
+            let block = ARENA.next.load(Ordering::Relaxed) / BLOCK_BYTES;
+            for _ in 0..10 {
+                // SAFETY: the size is not zero.
+                assert!(!unsafe { ARENA.alloc(layout) }.is_null());
+                assert_eq!(ARENA.next.load(Ordering::Relaxed) / BLOCK_BYTES, block);
+            }
+        }
+    }
 
     #[test]
     fn allocations_are_aligned_and_apart() {

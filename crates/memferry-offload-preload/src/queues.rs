@@ -22,7 +22,7 @@ use memferry_dsa::{
 };
 
 use crate::checked::Checked;
-use crate::{start, sys};
+use crate::{arena, start, sys};
 
 /// Errors of a device after which its queue gets no more work.
 const FAILURES_MAX: u32 = 8;
@@ -36,6 +36,9 @@ const FIRST_SLEEP: Duration = Duration::from_micros(50);
 const SLICES_PER_LOOK: u32 = 200;
 /// Slices without a completion after which the process ends: 30 s, as in `ClientOptions::timeout`.
 const SLICES_MAX: u32 = 30_000;
+
+/// More than an open queue takes of this library's memory: paths, and less than 1 KiB of state.
+const QUEUE_BYTES: usize = 4 << 10;
 
 /// A queue to open.
 struct Place {
@@ -93,7 +96,7 @@ pub(crate) fn discover() -> Result<&'static Queues, String> {
         let why = diagnosis.diagnostics.first().map(ToString::to_string);
         return Err(why.unwrap_or_else(|| "no shared work queue is enabled".to_owned()));
     }
-    // ORDERING: Release pairs with the Acquire in `open`: the places are complete.
+    // ORDERING: Release pairs with the Acquire in `places`: the places are complete.
     PLACES.store(Box::into_raw(Box::new(places)), Ordering::Release);
     // The first sleep reads a file of sysfs by libc: not in a call, where another thread may fork or cancel this one.
     let _ = Wait::Umwait(SleepState::Light).wait(&CompletionRecord::new(), FIRST_SLEEP);
@@ -118,18 +121,26 @@ fn reopen() -> Option<&'static Queues> {
     if !are_there() || FAILED.load(Ordering::Relaxed) == generation {
         return None;
     }
+    // A child of fork without memory makes its copies by the CPU.
+    if !arena::reserve(places().len() * QUEUE_BYTES) {
+        FAILED.store(generation, Ordering::Relaxed);
+        return None;
+    }
     open().ok()
 }
 
-fn open() -> Result<&'static Queues, String> {
+fn places() -> &'static [Place] {
     // SAFETY: null, or from `into_raw` in `discover`, and never freed.
     // ORDERING: Acquire pairs with the Release in `discover`: the places are complete.
-    let places = unsafe { PLACES.load(Ordering::Acquire).as_ref() }.map_or(&[][..], Vec::as_slice);
+    unsafe { PLACES.load(Ordering::Acquire).as_ref() }.map_or(&[], Vec::as_slice)
+}
+
+fn open() -> Result<&'static Queues, String> {
     let opened = QUEUES.get_or_try_init(|| {
         // The probe of batches is left out: no batch is submitted.
         let options = || OpenOptions { batch_probe_timeout: None, ..OpenOptions::default() };
         let (mut queues, mut why) = (Vec::new(), String::new());
-        for place in places {
+        for place in places() {
             match DevicePortal::open_on(Checked::default(), &place.path, place.info.clone(), options()) {
                 Ok(portal) => queues.push(Queue {
                     portal,

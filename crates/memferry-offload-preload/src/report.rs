@@ -8,7 +8,7 @@ use memferry_dsa::internals::{fork, panics};
 use crate::counts::{CLASSES, COUNTED_BYTES_MIN, COUNTS, ClassCounts};
 use crate::settings::{self, Summary};
 use crate::tuner::{self, Kind, SHARE_WHOLE, State};
-use crate::{large, queues, start, sys};
+use crate::{arena, large, queues, start, sys};
 
 #[cfg(not(test))]
 #[used]
@@ -16,6 +16,9 @@ use crate::{large, queues, start, sys};
 static DESTRUCTOR: extern "C" fn() = finish;
 #[cfg(test)]
 const _: extern "C" fn() = finish;
+
+/// More than a summary takes while it is written: a line for each class of sizes, and copies as the text grows.
+const TEXT_BYTES: usize = 64 << 10;
 
 /// Where the summary goes; null: nowhere. Written once by `prepare`.
 static SUMMARY: AtomicPtr<Summary> = AtomicPtr::new(std::ptr::null_mut());
@@ -38,6 +41,9 @@ extern "C" fn finish() {
         return;
     }
     let is_child = PROCESS.load(Ordering::Relaxed) != u64::from(sys::process());
+    if !arena::reserve(TEXT_BYTES) {
+        return start::write_stderr(b"memferry offload: there is no memory for the summary\n");
+    }
     let _ = panics::contain(|| match summary {
         Summary::None => {}
         Summary::Stderr if is_child => {}

@@ -20,6 +20,7 @@
 
 #![deny(unsafe_code)]
 
+mod confinement;
 mod library;
 #[allow(unsafe_code)]
 mod mounts;
@@ -29,7 +30,7 @@ mod privileges;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use memferry_emulate::Program;
@@ -83,7 +84,8 @@ pub enum Error {
     },
     /// The library cannot be written to any directory.
     #[error(
-        "cannot write the preload library to {}: {source}; set XDG_RUNTIME_DIR to a directory that you own",
+        "cannot write the preload library to {}: {source}; set XDG_RUNTIME_DIR to a directory that you own, on a file \
+         system that is mounted without noexec",
         directory.display()
     )]
     Library {
@@ -160,6 +162,12 @@ fn prepare(options: &Options) -> Result<(Program, Command), Error> {
         return Ok((program, command));
     }
     let library = install()?;
+    // Of a script, or of its interpreter.
+    let files = [Some(&program.path), program.executed.as_ref()];
+    let confined = files.into_iter().flatten().find_map(|file| Some((file, confinement::profile(file)?)));
+    if let Some((file, profile)) = confined {
+        eprintln!("memferry offload: {}", confinement_note(file, &profile, &library));
+    }
     command.env(PRELOAD, preloads(library.as_os_str(), std::env::var_os(PRELOAD).as_deref()));
     for (name, value) in options.environment() {
         match value {
@@ -180,6 +188,18 @@ fn note(program: &Program) -> Option<String> {
         _ => return None,
     };
     Some(format!("{} {reason}, so its copies cannot be offloaded; it runs without that", file.display()))
+}
+
+/// The sentence about a program whose AppArmor profile may forbid the library. The rules are not known here, so the library
+/// is preloaded; the dynamic linker reports a failure and goes on without it.
+fn confinement_note(program: &Path, profile: &str, library: &Path) -> String {
+    let pattern = library.with_file_name("*.so");
+    format!(
+        "the AppArmor profile {profile} confines {}; if ld.so reports that the library cannot be preloaded, add the rule \
+         `{} mr,` to the profile, and for a DSA `/dev/dsa/* rw,` and `/sys/bus/dsa/** r,`",
+        program.display(),
+        pattern.display()
+    )
 }
 
 /// The value of LD_PRELOAD: our library first, because it must be found before others that end the search.
@@ -206,6 +226,13 @@ mod tests {
         assert_eq!([of(None), of(Some(""))], ["/run/x.so", "/run/x.so"]);
         assert_eq!(of(Some("/a.so /b.so")), "/run/x.so:/a.so /b.so");
         assert_eq!(of(Some("/a.so:/run/x.so")), "/a.so:/run/x.so");
+    }
+
+    #[test]
+    fn a_confined_program_is_told_the_rule() {
+        let note = confinement_note(Path::new("/usr/sbin/x"), "servers", Path::new("/run/memferry/lib-1.so"));
+        assert!(note.starts_with("the AppArmor profile servers confines /usr/sbin/x;"), "{note}");
+        assert!(note.contains("`/run/memferry/*.so mr,`"), "{note}");
     }
 
     #[test]

@@ -1,19 +1,15 @@
 //! Fetches a kernel package for the guest from this machine's own Debian or Ubuntu archive.
-//!
-//! Nothing is installed and apt's own state does not change: apt runs with a state directory and a source file of our own.
-//! apt checks the signatures against the key ring of the distribution.
-//!
-//! Source: `apt-get(8)`, `sources.list(5)`, `os-release(5)`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::kernel::{self, Version};
-use crate::shell::{self, Call, Failure};
+use crate::apt::{Apt, Release, archive};
+use crate::shell::{self, Failure};
 
 const ADVICE: &str = "set MEMFERRY_NUMA_KERNEL to a kernel image of Linux 6.12 or later with HMAT and NUMA";
 
-/// The kernel packages of a distribution.
+/// The places of kernel packages.
 #[derive(Debug, PartialEq)]
 struct KernelPackages {
     /// The suite of this machine's sources; identifies the archive.
@@ -33,21 +29,13 @@ pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
             return Err(failure(&format!("{program} is not installed, so no kernel can be fetched")));
         }
     }
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let packages = kernel_packages(&release)
+    let packages = kernel_packages(&Release::of_this_machine())
         .ok_or_else(|| failure("memferry does not know where this distribution has kernel packages"))?;
-    let create = |path: &str| fs::create_dir_all(directory.join(path));
-    let not_written = |error| Failure(format!("cannot write below {}: {error}", directory.display()));
-    create("state/lists/partial")
-        .and_then(|()| create("cache/archives/partial"))
-        .and_then(|()| fs::write(directory.join("state/status"), ""))
-        .map_err(not_written)?;
-    let state = |program: &str| state(shell::program(program).directory(directory), directory);
-    let uris = state("apt-get").args(["--print-uris", "update"]).output()?;
-    let archive = archive(&uris, &packages.base)
+    let apt = Apt::new(directory)?;
+    let uris = apt.indices()?;
+    let archive = archive(&uris, &packages.base, "main")
         .ok_or_else(|| failure(&format!("no apt source has {}", packages.base)))?;
-    fs::write(directory.join("memferry.sources"), packages.source(archive)).map_err(not_written)?;
-    let apt = |program: &str| source(state(program), directory);
+    apt.limit_to(&packages.source(archive))?;
 
     let suites = packages.suites.join(" and ");
     let unreachable = |what: &str| {
@@ -55,15 +43,11 @@ pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
             "no kernel for the guest: cannot fetch {what}, see above; check the network, or {ADVICE}"
         ))
     };
-    // By default apt only warns about a list that it cannot fetch.
-    apt("apt-get")
-        .args(["-q", "-o", "APT::Update::Error-Mode=any", "update"])
-        .run()
-        .map_err(|_| unreachable(&format!("the list of {suites}")))?;
-    let names = apt("apt-cache").args(["pkgnames", "linux-image-"]).output()?;
+    apt.update().map_err(|_| unreachable(&format!("the list of {suites}")))?;
+    let names = apt.call("apt-cache").args(["pkgnames", "linux-image-"]).output()?;
     let (version, package) = newest(&names, packages.flavour)
         .ok_or_else(|| failure(&format!("{suites} has no kernel of Linux {} or later", kernel::OLDEST)))?;
-    apt("apt-get").args(["-q", "download", package]).run().map_err(|_| unreachable(package))?;
+    apt.call("apt-get").args(["-q", "download", package]).run().map_err(|_| unreachable(package))?;
     let deb = find(directory, |name| name.starts_with(package) && name.ends_with(".deb"))?;
     let unpacked = directory.join("unpacked");
     shell::program("dpkg").args(["-x".as_ref(), deb.as_os_str(), unpacked.as_os_str()]).run()?;
@@ -73,38 +57,6 @@ pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
 
 fn failure(why: &str) -> Failure {
     Failure(format!("no kernel for the guest: {why}; {ADVICE}"))
-}
-
-/// Runs apt with a state and a cache of our own.
-fn state(call: Call, directory: &Path) -> Call {
-    let at = |name: &str, path: &str| format!("{name}={}", directory.join(path).display());
-    let options = [
-        at("Dir::State", "state"),
-        at("Dir::State::status", "state/status"),
-        at("Dir::Cache", "cache"),
-        // apt's unprivileged user cannot write to this user's cache: apt would go on as root and warn.
-        "APT::Sandbox::User=root".to_owned(),
-    ];
-    call.args(options.iter().flat_map(|option| ["-o", option]))
-}
-
-/// Limits apt to our source, and to signed packages.
-fn source(call: Call, directory: &Path) -> Call {
-    let options = [
-        format!("Dir::Etc::sourcelist={}", directory.join("memferry.sources").display()),
-        "Dir::Etc::sourceparts=-".to_owned(),
-        "Acquire::AllowInsecureRepositories=false".to_owned(),
-        "APT::Get::AllowUnauthenticated=false".to_owned(),
-    ];
-    call.args(options.iter().flat_map(|option| ["-o", option]))
-}
-
-/// The archive with the component `main` of a suite, from the output of `apt-get --print-uris update`.
-///
-/// Other archives have suites of the same name, but no such component.
-fn archive<'a>(uris: &'a str, suite: &str) -> Option<&'a str> {
-    let index = format!("/dists/{suite}/main/binary-");
-    uris.lines().find_map(|line| Some(line.strip_prefix('\'')?.split_once(&index)?.0))
 }
 
 impl KernelPackages {
@@ -118,27 +70,22 @@ impl KernelPackages {
     }
 }
 
-/// The kernel packages of the distribution that `release`, the content of os-release, names.
+/// The kernel packages of a distribution.
 ///
 /// Debian up to 12 has a new enough kernel in its backports, later releases have one in the release itself. Ubuntu's
 /// kernels come with updates of the release.
-fn kernel_packages(release: &str) -> Option<KernelPackages> {
-    let field = |name: &str| {
-        let value = release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
-        Some(value.trim_matches('"').to_owned())
-    };
-    let base = field("VERSION_CODENAME")?;
-    match field("ID")?.as_str() {
+fn kernel_packages(release: &Release) -> Option<KernelPackages> {
+    let (base, keys) = (release.field("VERSION_CODENAME")?, release.keys()?);
+    match release.field("ID")?.as_str() {
         "debian" => {
             // Testing has no VERSION_ID.
-            let is_old = field("VERSION_ID").and_then(|id| id.parse::<u32>().ok()).is_some_and(|id| id <= 12);
+            let is_old =
+                release.field("VERSION_ID").and_then(|id| id.parse::<u32>().ok()).is_some_and(|id| id <= 12);
             let suite = if is_old { format!("{base}-backports") } else { base.clone() };
-            let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
             Some(KernelPackages { base, suites: vec![suite], flavour: "-cloud-amd64", keys })
         }
         "ubuntu" => {
             let suites = vec![base.clone(), format!("{base}-updates")];
-            let keys = "/usr/share/keyrings/ubuntu-archive-keyring.gpg";
             Some(KernelPackages { base, suites, flavour: "-generic", keys })
         }
         _ => None,
@@ -170,21 +117,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_archive_is_the_one_with_the_suite() {
-        let uris = "'scheme://other/dists/bookworm/InRelease' other 0 \n\
-                    'scheme://other/dists/bookworm/nonfree/binary-amd64/Packages.xz' other 0 \n\
-                    'scheme://host/x/dists/bookworm-updates/main/binary-amd64/Packages.xz' host 0 \n\
-                    'scheme://host/y/dists/bookworm/main/binary-amd64/Packages.xz' host 0 \n";
-        assert_eq!(archive(uris, "bookworm"), Some("scheme://host/y"));
-        assert_eq!(archive(uris, "trixie"), None);
-    }
-
-    #[test]
     fn distributions_have_kernels_in_these_suites() {
         let of = |id: &str, number: &str, name: &str| {
-            kernel_packages(&format!(
+            kernel_packages(&Release::parse(format!(
                 "PRETTY_NAME=\"x\"\nID={id}\nVERSION_ID=\"{number}\"\nVERSION_CODENAME={name}\n"
-            ))
+            )))
         };
         assert_eq!(of("debian", "12", "bookworm").unwrap().suites, ["bookworm-backports"]);
         assert_eq!(of("debian", "13", "trixie").unwrap().suites, ["trixie"]);
@@ -193,7 +130,7 @@ mod tests {
         assert_eq!((ubuntu.suites.len(), ubuntu.flavour), (2, "-generic"));
         assert!(ubuntu.source("scheme://host").contains("\nSuites: noble noble-updates\nComponents: main\n"));
         assert_eq!(of("fedora", "42", "x"), None);
-        assert_eq!(kernel_packages(""), None);
+        assert_eq!(kernel_packages(&Release::parse(String::new())), None);
     }
 
     #[test]

@@ -30,6 +30,7 @@ const EQUAL: [(&str, &[&str]); 9] = [
         "mover",
         &["memcpy", "non_temporal", "rep_movsb", "two threads with memcpy", "copying on the core of spr-56c"],
     ),
+    ("offload", &["the same server without the library"]),
     ("pollution", &["alone"]),
     ("query", &["datafusion"]),
 ];

@@ -1,20 +1,24 @@
-//! `memferry bench offload`: the cost of the preload library of `memferry offload` to small calls.
+//! `memferry bench offload`: the cost of the preload library of `memferry offload` to small calls and to a server.
 //!
-//! The calls are measured by `memferry bench offload --inside` in a process with the library.
+//! The calls are measured by `memferry bench offload --inside` in a process with the library. The server is redis, if it is
+//! installed.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use memferry::topology::Machine;
-use memferry_bench::harness::{Provenance, Record, Row};
-use memferry_bench::offload::{SmallCalls, small_calls};
+use memferry_bench::harness::{Peer, Provenance, Record, Row, geomean, geomean_ratio, median};
+use memferry_bench::offload::{
+    Operation, ServerError, SmallCalls, Throughput, redis_version, server_throughput, small_calls,
+};
 use serde_json::json;
 
 use super::{BUILD_PROFILE, Keep, start_record};
 use crate::output;
 
-/// What a program pays for the library of `memferry offload`, in calls that stay on the CPU.
+/// What a program pays for the library of `memferry offload`: calls that stay on the CPU, and redis.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Small and short: checks that it works; not for records.
@@ -23,7 +27,7 @@ pub(crate) struct Arguments {
     /// Measures in this process, which has the library.
     #[arg(long, hide = true)]
     inside: bool,
-    /// Recorded; the measurement has no random part.
+    /// Seed of the confidence intervals.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -35,21 +39,41 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         return output::json(out, &small_calls(super::effort(arguments.quick))?);
     }
     let directory = arguments.keep.directory(arguments.quick)?;
-    let options = json!({ "quick": arguments.quick, "profile": BUILD_PROFILE });
+    let server = match redis_version() {
+        Ok(version) => Some(format!("redis {version}")),
+        Err(why @ ServerError::Missing { .. }) => {
+            eprintln!("memferry: no row server_throughput, because {why}");
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let options = json!({ "quick": arguments.quick, "profile": BUILD_PROFILE, "server": server });
     let mut record: Record = start_record("offload", Machine::discover()?, arguments.seed, options);
     record.rows = rows(&measure(arguments.quick)?)?;
+    if server.is_some() {
+        let memferry = this_program()?;
+        let measured = server_throughput(super::effort(arguments.quick), || offload(&memferry, &[]))?;
+        record.rows.extend(server_rows(&measured, arguments.seed));
+    }
     arguments.keep.finish(&record, directory, out)
+}
+
+fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot find the executable of this command")
+}
+
+/// `memferry offload OPTIONS --`, without the program.
+fn offload(memferry: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(memferry);
+    command.arg("offload").args(options).arg("--").env_remove("MEMFERRY_OFFLOAD").stdin(Stdio::null());
+    command
 }
 
 /// Samples of a separate process.
 fn measure(is_quick: bool) -> Result<Vec<SmallCalls>> {
-    let memferry = std::env::current_exe().context("cannot find the executable of this command")?;
-    let mut command = std::process::Command::new(&memferry);
-    command
-        .args(["offload", "--summary", "none", "--"])
-        .arg(&memferry)
-        .args(["bench", "offload", "--inside"]);
-    command.args(is_quick.then_some("--quick")).env_remove("MEMFERRY_OFFLOAD").stdin(Stdio::null());
+    let memferry = this_program()?;
+    let mut command = offload(&memferry, &["--summary", "none"]);
+    command.arg(&memferry).args(["bench", "offload", "--inside"]).args(is_quick.then_some("--quick"));
     let output = command.output().context("cannot run `memferry offload`")?;
     if !output.status.success() {
         bail!("calls cannot be measured: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -69,9 +93,69 @@ fn rows(measured: &[SmallCalls]) -> Result<Vec<Row>> {
     Ok([vec![largest], all].concat())
 }
 
+/// The same server without the library.
+const PLAIN: &str = "the same server without the library";
+
+/// A row for each request and size, behind their geometric mean. The ratios are those of the times of requests.
+fn server_rows(measured: &[Throughput], seed: u64) -> Vec<Row> {
+    let per_s = |samples_us: &[f64]| samples_us.iter().map(|us| 1e6 / us).collect::<Vec<_>>();
+    let mut rows = Vec::new();
+    for Throughput { operation, value_bytes, request_us } in measured {
+        let operation = match operation {
+            Operation::Set => "set",
+            Operation::Get => "get",
+        };
+        let name = format!("server_{operation}_{value_bytes}_B_throughput");
+        let peer = Peer::new(PLAIN, median(&per_s(&request_us.peer)), geomean_ratio([request_us], seed));
+        let row = Row::median(name, "requests/s", Provenance::Measured, &per_s(&request_us.ours));
+        rows.push(Row { peer: Some(peer), ..row });
+    }
+    let over = |figure: fn(&Row) -> f64| geomean(rows.iter().map(figure));
+    let plain = over(|row| row.peer.as_ref().and_then(|peer| peer.value).unwrap_or(f64::NAN));
+    let ratio = geomean_ratio(measured.iter().map(|it| &it.request_us), seed);
+    let all = Row {
+        name: "server_throughput".to_owned(),
+        value: over(|row| row.value),
+        unit: "requests/s",
+        provenance: Provenance::Measured,
+        samples: rows.iter().map(|row| row.samples).min().unwrap_or(0),
+        min: over(|row| row.min),
+        max: over(|row| row.max),
+        peer: Some(Peer::new(PLAIN, plain, ratio)),
+    };
+    rows.insert(0, all);
+    rows
+}
+
 #[cfg(test)]
 mod tests {
+    use memferry_bench::harness::Pairs;
+
     use super::*;
+
+    #[test]
+    fn a_server_that_is_slower_has_a_ratio_below_one() {
+        let throughput = |operation, ours: f64| Throughput {
+            operation,
+            value_bytes: 3,
+            request_us: Pairs { ours: vec![ours; 3], peer: vec![10.0; 3] },
+        };
+        let rows = server_rows(&[throughput(Operation::Set, 20.0), throughput(Operation::Get, 20.0)], 1);
+        let found: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.value.round())).collect();
+        let expected = [
+            ("server_throughput", 50_000.0),
+            ("server_set_3_B_throughput", 50_000.0),
+            ("server_get_3_B_throughput", 50_000.0),
+        ];
+        assert_eq!(found, expected);
+        for row in rows {
+            let peer = row.peer.unwrap();
+            assert!(
+                (peer.ratio.unwrap() - 0.5).abs() < 1e-9 && (peer.value.unwrap() - 1e5).abs() < 1e-3,
+                "{peer:?}"
+            );
+        }
+    }
 
     #[test]
     fn the_largest_overhead_comes_first() {

@@ -1,6 +1,7 @@
 //! Runs programs by the example `offload`.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
@@ -37,46 +38,6 @@ pub(crate) fn has_emulation() -> bool {
     output.status.success()
 }
 
-/// Scripts of real programs: name, program that must be installed, script.
-pub(crate) const SCRIPTS: &[(&str, &str, &str)] = &[
-    ("sort", "sort", "seq 1 200000 | sed 's/$/ padding padding/' | sort -r --buffer-size 4M | cksum"),
-    (
-        "sqlite3",
-        "sqlite3",
-        "sqlite3 :memory: \"pragma page_size=65536; create table t(a, b); with recursive c(x) as (select 1 union all \
-         select x+1 from c where x < 300) insert into t select x, zeroblob(40000 + x) || hex(x * 7919) from c; create \
-         table u as select a, b || b as b from t; select count(*), sum(length(b)), max(substr(b, -4)) from u;\"",
-    ),
-    (
-        "tar and zstd",
-        "zstd",
-        "d=$(mktemp -d) && seq 1 300000 > $d/a && head -c 3000000 /dev/zero > $d/b && tar -C $d -cf - a b | zstd -q -5 | \
-         zstd -q -d | tar -C $d -xOf - | cksum; rm -r $d",
-    ),
-    (
-        "python",
-        "python3",
-        "python3 -c \"
-import hashlib
-a = bytearray((i * 7919 >> 3) & 255 for i in range(1000003))
-h = hashlib.sha256()
-for i in range(20):
-    b = bytes(a[i * 1000:]); c = bytearray(b); c[len(c) // 2:] = b[:len(b) // 2]
-    c.extend(b); del c[:12345]; c += bytes(500000 + i)
-    x = bytearray(b); x[-1] ^= 1
-    assert x != b and (bytes(x) < b) == (x[-1] < b[-1]) and b == bytes(memoryview(b)[:])
-    h.update(c); h.update(b.replace(b'a', b'bb'))
-print(h.hexdigest())
-\"",
-    ),
-    (
-        "git",
-        "git",
-        "d=$(mktemp -d) && cd $d && git init -q . && seq 1 200000 > a && git add a && git -c user.name=x -c user.email=x@x \
-         commit -q -m m --date=2020-01-01T00:00:00 && git gc -q && git fsck --full && git show HEAD:a | cksum; rm -rf $d",
-    ),
-];
-
 /// Whether a program is installed; if not, a part of the calling test is skipped.
 pub(crate) fn is_installed(program: &'static str) -> bool {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().unwrap();
@@ -84,4 +45,19 @@ pub(crate) fn is_installed(program: &'static str) -> bool {
         skip(Needs::Program(program), "it is not installed; `cargo xtask setup` does it");
     }
     found.status.success()
+}
+
+/// The bytes that devices moved for `program`, in a summary file.
+pub(crate) fn device_bytes_of(program: &str, summary: &Path) -> u64 {
+    let lines = fs::read_to_string(summary).unwrap();
+    let of_program = format!("\"program\":\"{program}\",");
+    let bytes = (lines.lines().filter(|line| line.contains(&of_program)))
+        .flat_map(|line| line.split("\"device_bytes\":").skip(1))
+        .map(|rest| rest.split('}').next().unwrap().parse::<u64>().unwrap());
+    bytes.sum()
+}
+
+/// Faulty devices: the seeds that the outputs of programs are compared with.
+pub(crate) fn seeds(first: u64) -> [u64; 2] {
+    [first, first + 50]
 }

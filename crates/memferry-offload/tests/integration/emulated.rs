@@ -1,8 +1,10 @@
 //! Programs whose calls emulated devices share: late, out of order, full and faulting.
 
+use std::fs;
 use std::process::Command;
 
-use crate::common::{SCRIPTS, example, has_emulation, is_installed, offload, text};
+use crate::common::{device_bytes_of, example, has_emulation, is_installed, offload, seeds, text};
+use crate::scripts::SCRIPTS;
 
 /// The bytes that devices have moved, of a summary.
 fn device_bytes(told: &str) -> &str {
@@ -17,7 +19,8 @@ fn dangerous_calls_work() {
         return;
     }
     let calls = example("calls");
-    for (seed, way) in ["copies", "forks", "threads", "signals", "faults", "closes"].into_iter().enumerate() {
+    let ways = ["copies", "forks", "threads", "signals", "faults", "closes", "illegal", "memory"];
+    for (seed, way) in ways.into_iter().enumerate() {
         let options = format!("--emulated {seed} --threshold 20000");
         let output = offload(&options, &[calls.to_str().unwrap(), way]).output().unwrap();
         let told = text(&output);
@@ -73,14 +76,43 @@ fn output_is_the_same() {
     if !has_emulation() {
         return;
     }
-    for (seed, (name, program, script)) in SCRIPTS.iter().enumerate() {
+    for (index, (name, program, script)) in SCRIPTS.iter().enumerate() {
         if !is_installed(program) {
             continue;
         }
         let plain = Command::new("sh").args(["-c", script]).output().unwrap();
-        let options = format!("--emulated {} --threshold 20000 --no-summary", seed + 10);
-        let output = offload(&options, &["sh", "-c", script]).output().unwrap();
-        assert!(output.status.success(), "{name}, seed {}: {}", seed + 10, text(&output));
-        assert_eq!(output.stdout, plain.stdout, "{name}, seed {}", seed + 10);
+        for seed in seeds(10 + index as u64) {
+            let options = format!("--emulated {seed} --threshold 20000 --no-summary");
+            let output = offload(&options, &["sh", "-c", script]).output().unwrap();
+            assert!(output.status.success(), "{name}, seed {seed}: {}", text(&output));
+            assert_eq!(text(&output), text(&plain), "{name}, seed {seed}");
+        }
+    }
+}
+
+/// Mapped queues need no descriptors, and the summary does not go to a file that has taken the number of standard error.
+#[test]
+fn programs_may_close_all_files() {
+    if !has_emulation() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let summary = directory.path().join("summary");
+    for (options, moves) in [
+        ("".to_owned(), false),
+        ("--emulated 7 --threshold 20000".to_owned(), false),
+        (format!("--emulated 8 --threshold 20000 --summary {}", summary.display()), true),
+    ] {
+        let files = tempfile::tempdir().unwrap();
+        let mut command = offload(&options, &[example("calls").to_str().unwrap(), "closes-streams"]);
+        let output = command.env("TMPDIR", files.path()).output().unwrap();
+        assert!(output.status.success(), "{options}: {:?} {}", output.status, text(&output));
+        for file in fs::read_dir(files.path()).unwrap().map(|entry| entry.unwrap()) {
+            let expected = if file.file_name() == "1" { "fine\n" } else { "" };
+            assert_eq!(fs::read_to_string(file.path()).unwrap(), expected, "{options}: {file:?}");
+        }
+        if moves {
+            assert_ne!(device_bytes_of("calls", &summary), 0, "{options}");
+        }
     }
 }

@@ -4,3 +4,6 @@ mod common;
 mod emulated;
 mod notes;
 mod programs;
+mod python;
+mod redis;
+mod scripts;

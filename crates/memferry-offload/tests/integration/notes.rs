@@ -93,6 +93,18 @@ fn programs_that_cannot_load_the_library_run_without_it() {
             "{told}"
         );
     }
+    let small = directory.path().join("small");
+    fs::write(&small, SMALL).unwrap();
+    fs::set_permissions(&small, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = offload("", &[small.to_str().unwrap()]).output().unwrap();
+    let told = text(&output);
+    assert!(told.contains("is no program for 64-bit x86, so its copies cannot"), "{told}");
+    match output.status.code() {
+        Some(7) => {}
+        // The kernel cannot execute it.
+        Some(126) => assert!(told.contains("cannot run") && told.contains("Exec format error"), "{told}"),
+        other => panic!("{other:?}: {told}"),
+    }
     let setuid = directory.path().join("setuid");
     fs::copy("/bin/true", &setuid).unwrap();
     if chown(&setuid, Some(54_321), None).is_err() {
@@ -101,6 +113,50 @@ fn programs_that_cannot_load_the_library_run_without_it() {
     fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).unwrap();
     let output = offload("", &[setuid.to_str().unwrap()]).output().unwrap();
     assert!(output.status.success() && text(&output).contains("setuid"), "{}", text(&output));
+}
+
+/// A program for 32-bit x86 that exits with 7: headers, and `mov eax, 1; mov ebx, 7; int 0x80`.
+const SMALL: [u8; 96] = [
+    0x7f, b'E', b'L', b'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, // 32 bits, little endian
+    2, 0, 3, 0, 1, 0, 0, 0, 0x54, 0x80, 4, 8, 52, 0, 0,
+    0, // executable, 386, the entry and the program headers
+    0, 0, 0, 0, 0, 0, 0, 0, 52, 0, 32, 0, 1, 0, 40, 0, 0, 0, 0, 0, // one program header
+    1, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 4, 8, 0, 0x80, 4, 8, // loaded at 0x08048000
+    96, 0, 0, 0, 96, 0, 0, 0, 5, 0, 0, 0, 0, 0x10, 0, 0, // the whole file, readable and executable
+    0xb8, 1, 0, 0, 0, 0xbb, 7, 0, 0, 0, 0xcd, 0x80,
+];
+
+/// The dynamic linker loads no library from a file system with noexec.
+#[test]
+fn directories_with_noexec_are_passed_over() {
+    const PREPARE: &str = "for d in /run /tmp; do mount -t tmpfs -o noexec none $d || exit 99; done; \
+        mount -t tmpfs -o noexec none /mnt && mkdir /mnt/good && export HOME=/mnt XDG_RUNTIME_DIR=/mnt/good; ";
+    let inside = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--map-root-user", "sh", "-c", &format!("{PREPARE}{script}")]);
+        let run = command.arg(example("offload")).env_remove("XDG_CACHE_HOME").env_remove("MEMFERRY_OFFLOAD");
+        run.output().unwrap()
+    };
+    let output = inside("exec \"$0\" -- env");
+    if output.status.code() == Some(99) || text(&output).contains("unshare failed") {
+        return skip(Needs::Namespaces, text(&output));
+    }
+    let told = text(&output);
+    assert_eq!(output.status.code(), Some(125), "{told}");
+    for part in
+        ["/tmp/memferry-0: its file system is mounted with noexec; set XDG_RUNTIME_DIR", "without noexec"]
+    {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(!told.contains("LD_PRELOAD="), "the program must not run without a note: {told}");
+    // One directory that can be used is enough.
+    let output = inside("mount -t tmpfs none /mnt/good && exec \"$0\" -- env");
+    let told = text(&output);
+    assert!(
+        output.status.success() && told.contains("LD_PRELOAD=/mnt/good/memferry/libmemferry_offload"),
+        "{told}"
+    );
+    assert!(!told.contains("ld.so"), "{told}");
 }
 
 #[test]

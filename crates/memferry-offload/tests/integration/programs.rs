@@ -3,7 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use crate::common::{SCRIPTS, example, is_installed, offload, text};
+use crate::common::{example, is_installed, offload, text};
+use crate::scripts::SCRIPTS;
 
 fn calls() -> String {
     example("calls").into_os_string().into_string().unwrap()
@@ -11,7 +12,9 @@ fn calls() -> String {
 
 #[test]
 fn dangerous_calls_work() {
-    for way in ["copies", "forks", "threads", "signals", "faults", "differences", "closes"] {
+    for way in
+        ["copies", "forks", "threads", "signals", "faults", "differences", "closes", "illegal", "memory"]
+    {
         let output = offload("", &[&calls(), way]).output().unwrap();
         assert!(output.status.success() && text(&output).contains("fine"), "{way}: {}", text(&output));
     }

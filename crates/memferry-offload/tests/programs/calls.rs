@@ -8,7 +8,9 @@
 )]
 
 use std::ffi::{c_int, c_void};
+use std::fs::File;
 use std::hint::black_box;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -120,10 +122,16 @@ extern "C" fn on_alarm(_: c_int) {
     HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
-fn signals() {
+/// The regions that the handlers copy from and to.
+fn regions_of_handlers() -> (Vec<u8>, Vec<u8>) {
     let (mut from, mut to) = (bytes(IN_HANDLER, 5), vec![0; IN_HANDLER]);
     FROM.store(from.as_mut_ptr(), Ordering::Relaxed);
     TO.store(to.as_mut_ptr(), Ordering::Relaxed);
+    (from, to)
+}
+
+fn signals() {
+    let (from, to) = regions_of_handlers();
     let every = libc::timeval { tv_sec: 0, tv_usec: 3000 };
     unsafe {
         libc::signal(libc::SIGALRM, on_alarm as *const () as usize);
@@ -140,6 +148,62 @@ fn signals() {
     let none = libc::itimerval { it_interval: never, it_value: never };
     unsafe { libc::setitimer(libc::ITIMER_REAL, &none, std::ptr::null_mut()) };
     assert_eq!(to, from);
+}
+
+/// A handler that skips `ud2`, an instruction of two bytes, and copies.
+extern "C" fn on_illegal(signal: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] += 2 };
+    on_alarm(signal);
+}
+
+/// A program with its own handler of SIGILL: it gets the illegal instructions of the program, and no others.
+fn illegal() {
+    let (from, to) = regions_of_handlers();
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_illegal as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGILL, &action, std::ptr::null_mut());
+    }
+    for round in 1..=3 {
+        copies();
+        unsafe { std::arch::asm!("ud2") };
+        assert_eq!(HANDLED.load(Ordering::Relaxed), round);
+    }
+    forks();
+    assert_eq!(HANDLED.load(Ordering::Relaxed), 3);
+    assert_eq!(to, from);
+}
+
+/// Copies while the kernel refuses every mapping, also in a child of fork.
+fn memory() {
+    let source = bytes(1 << 20, 6);
+    let mut target = vec![0; source.len()];
+    let mut is_copied = || {
+        target.fill(0);
+        unsafe {
+            black_box(libc::memcpy as Copy)(target.as_mut_ptr().cast(), source.as_ptr().cast(), source.len())
+        };
+        target == source
+    };
+    unsafe {
+        let mut before: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &mut before), 0);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur: 0, ..before }), 0);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let refused = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
+        assert_eq!(refused, libc::MAP_FAILED);
+        for _ in 0..20 {
+            assert!(is_copied());
+        }
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(i32::from(!is_copied() || !is_copied()));
+        }
+        assert!(succeeded(child));
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &before), 0);
+    }
+    forks();
 }
 
 /// A handler that makes a page writable, as garbage collectors do.
@@ -183,17 +247,21 @@ fn differences() {
     }
 }
 
+/// Closes all files from the number `first` on and opens empty ones, which get the same numbers.
+fn own_files(directory: &Path, first: u32) -> Vec<File> {
+    unsafe { libc::close_range(first, u32::MAX, 0) };
+    let open = |number: u32| {
+        let path = directory.join(number.to_string());
+        File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap()
+    };
+    (first..40).map(open).collect()
+}
+
 /// A program that closes all files, as daemons do, and has its own at the same numbers.
 fn closes() {
     let directory = std::env::temp_dir().join(format!("memferry-offload-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    unsafe { libc::close_range(3, u32::MAX, 0) };
-    let files: Vec<_> = (0..40)
-        .map(|number| {
-            let path = directory.join(number.to_string());
-            std::fs::File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap()
-        })
-        .collect();
+    let files = own_files(&directory, 3);
     copies();
     forks();
     assert!(
@@ -201,6 +269,16 @@ fn closes() {
         "a file of the program was written"
     );
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// A program that closes the standard streams, too. Its caller looks at the files in TMPDIR: only this program's own output
+/// may be there, in the file that has the number of standard output.
+fn closes_streams() {
+    let files = own_files(&std::env::temp_dir(), 0);
+    copies();
+    forks();
+    // Open until the summary at exit.
+    std::mem::forget(files);
 }
 
 extern "C" fn at_exit() {
@@ -219,6 +297,9 @@ fn main() {
         Some("faults") => faults(),
         Some("differences") => differences(),
         Some("closes") => closes(),
+        Some("closes-streams") => closes_streams(),
+        Some("illegal") => illegal(),
+        Some("memory") => memory(),
         other => panic!("unknown: {other:?}"),
     }
 }
