@@ -1,4 +1,4 @@
-//! Fetches a kernel package for the guest from this machine's own Debian or Ubuntu archive.
+//! Fetches a kernel package for the guest from this machine's own Debian or Ubuntu archive, with its modules.
 //!
 //! Nothing is installed and apt's own state does not change: apt runs with a state directory and a source file of our own.
 //! apt checks the signatures against the key ring of the distribution.
@@ -8,10 +8,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::kernel::{self, Version};
-use crate::shell::{self, Call, Failure};
+use crate::error::Error;
+use crate::kernel::{self, Version};
+use crate::tools::{self, Call};
 
-const ADVICE: &str = "set MEMFERRY_NUMA_KERNEL to a kernel image of Linux 6.12 or later with HMAT and NUMA";
+const ADVICE: &str = "install a kernel of Linux 6.12 or later (Ubuntu: `sudo apt-get install linux-image-generic`; Debian: \
+     `sudo apt-get install linux-image-amd64`, until Debian 12 from backports), or set MEMFERRY_NUMA_KERNEL to the image of one \
+     with NUMA and HMAT";
 
 /// The kernel packages of a distribution.
 #[derive(Debug, PartialEq)]
@@ -26,10 +29,18 @@ struct KernelPackages {
     keys: &'static str,
 }
 
-/// Fetches the newest suitable kernel package and unpacks it below `directory`; returns the image.
-pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
+/// A kernel package, unpacked.
+pub(crate) struct Unpacked {
+    pub(crate) version: Version,
+    pub(crate) image: PathBuf,
+    /// The directory below which its modules are.
+    pub(crate) files: PathBuf,
+}
+
+/// Fetches the newest suitable kernel package and unpacks it below `directory`.
+pub(crate) fn fetch(directory: &Path) -> Result<Unpacked, Error> {
     for program in ["apt-get", "apt-cache", "dpkg"] {
-        if !shell::is_installed(program) {
+        if !tools::is_installed(program) {
             return Err(failure(&format!("{program} is not installed, so no kernel can be fetched")));
         }
     }
@@ -37,12 +48,12 @@ pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
     let packages = kernel_packages(&release)
         .ok_or_else(|| failure("memferry does not know where this distribution has kernel packages"))?;
     let create = |path: &str| fs::create_dir_all(directory.join(path));
-    let not_written = |error| Failure(format!("cannot write below {}: {error}", directory.display()));
+    let not_written = |error| Error::Kernel(format!("cannot write below {}: {error}", directory.display()));
     create("state/lists/partial")
         .and_then(|()| create("cache/archives/partial"))
         .and_then(|()| fs::write(directory.join("state/status"), ""))
         .map_err(not_written)?;
-    let state = |program: &str| state(shell::program(program).directory(directory), directory);
+    let state = |program: &str| state(Call::new(program).directory(directory), directory);
     let uris = state("apt-get").args(["--print-uris", "update"]).output()?;
     let archive = archive(&uris, &packages.base)
         .ok_or_else(|| failure(&format!("no apt source has {}", packages.base)))?;
@@ -51,7 +62,7 @@ pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
 
     let suites = packages.suites.join(" and ");
     let unreachable = |what: &str| {
-        Failure(format!(
+        Error::Kernel(format!(
             "no kernel for the guest: cannot fetch {what}, see above; check the network, or {ADVICE}"
         ))
     };
@@ -63,16 +74,21 @@ pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
     let names = apt("apt-cache").args(["pkgnames", "linux-image-"]).output()?;
     let (version, package) = newest(&names, packages.flavour)
         .ok_or_else(|| failure(&format!("{suites} has no kernel of Linux {} or later", kernel::OLDEST)))?;
-    apt("apt-get").args(["-q", "download", package]).run().map_err(|_| unreachable(package))?;
-    let deb = find(directory, |name| name.starts_with(package) && name.ends_with(".deb"))?;
+    // Ubuntu has the modules in a package of their own.
+    let modules = apt("apt-cache").args(["pkgnames", "linux-modules-"]).output()?;
+    let modules = modules_package(package, &modules);
     let unpacked = directory.join("unpacked");
-    shell::program("dpkg").args(["-x".as_ref(), deb.as_os_str(), unpacked.as_os_str()]).run()?;
+    for package in [package].into_iter().chain(modules.as_deref()) {
+        apt("apt-get").args(["-q", "download", package]).run().map_err(|_| unreachable(package))?;
+        let deb = find(directory, |name| name.starts_with(package) && name.ends_with(".deb"))?;
+        Call::new("dpkg").args(["-x".as_ref(), deb.as_os_str(), unpacked.as_os_str()]).run()?;
+    }
     let image = find(&unpacked.join("boot"), |name| name.starts_with("vmlinuz-"))?;
-    Ok((version, image))
+    Ok(Unpacked { version, image, files: unpacked })
 }
 
-fn failure(why: &str) -> Failure {
-    Failure(format!("no kernel for the guest: {why}; {ADVICE}"))
+fn failure(why: &str) -> Error {
+    Error::Kernel(format!("no kernel for the guest: {why}; {ADVICE}"))
 }
 
 /// Runs apt with a state and a cache of our own.
@@ -134,7 +150,7 @@ fn kernel_packages(release: &str) -> Option<KernelPackages> {
             let is_old = field("VERSION_ID").and_then(|id| id.parse::<u32>().ok()).is_some_and(|id| id <= 12);
             let suite = if is_old { format!("{base}-backports") } else { base.clone() };
             let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
-            Some(KernelPackages { base, suites: vec![suite], flavour: "-cloud-amd64", keys })
+            Some(KernelPackages { base, suites: vec![suite], flavour: "-amd64", keys })
         }
         "ubuntu" => {
             let suites = vec![base.clone(), format!("{base}-updates")];
@@ -150,13 +166,25 @@ fn newest<'a>(names: &'a str, flavour: &str) -> Option<(Version, &'a str)> {
     let versions = names.lines().filter_map(|name| {
         let rest = name.strip_prefix("linux-image-")?;
         let version = rest.strip_prefix("unsigned-").unwrap_or(rest).strip_suffix(flavour)?;
+        // Without other flavours, such as 6.12.9-cloud-amd64.
+        let is_flavour = |part: &str| !part.starts_with(|first: char| first.is_ascii_digit());
+        if version.split('-').any(is_flavour) {
+            return None;
+        }
         Some((Version::parse(version)?, name))
     });
     versions.filter(|(version, _)| version.is_new_enough()).max()
 }
 
+/// The package with the modules of a kernel package, if the archive has one.
+fn modules_package(image: &str, names: &str) -> Option<String> {
+    let rest = image.strip_prefix("linux-image-")?;
+    let wanted = format!("linux-modules-{}", rest.strip_prefix("unsigned-").unwrap_or(rest));
+    names.lines().any(|name| name == wanted).then_some(wanted)
+}
+
 /// The first file in a directory whose name matches.
-fn find(directory: &Path, is_it: impl Fn(&str) -> bool) -> Result<PathBuf, Failure> {
+fn find(directory: &Path, is_it: impl Fn(&str) -> bool) -> Result<PathBuf, Error> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found = entries.filter(|entry| entry.file_name().to_str().is_some_and(&is_it));
     found
@@ -198,11 +226,20 @@ mod tests {
 
     #[test]
     fn the_newest_package_that_is_new_enough() {
-        let names = "linux-image-6.1.0-9-cloud-amd64\nlinux-image-6.12.9+deb12-cloud-amd64\nlinux-image-cloud-amd64\n\
-                     linux-image-6.12.95+deb12-cloud-amd64\nlinux-image-6.12.95+deb12-cloud-amd64-unsigned\n\
-                     linux-image-7.0.1+deb12-rt-amd64\nlinux-image-unsigned-6.14.0-22-generic\n";
-        assert_eq!(newest(names, "-cloud-amd64").unwrap().1, "linux-image-6.12.95+deb12-cloud-amd64");
+        let names = "linux-image-6.1.0-9-amd64\nlinux-image-6.12.9+deb12-amd64\nlinux-image-amd64\n\
+                     linux-image-6.12.95+deb12-amd64\nlinux-image-6.12.95+deb12-amd64-unsigned\n\
+                     linux-image-6.12.96+deb12-cloud-amd64\nlinux-image-7.0.1+deb12-rt-amd64\n\
+                     linux-image-unsigned-6.14.0-22-generic\n";
+        assert_eq!(newest(names, "-amd64").unwrap().1, "linux-image-6.12.95+deb12-amd64");
         assert_eq!(newest(names, "-generic").unwrap().1, "linux-image-unsigned-6.14.0-22-generic");
         assert_eq!(newest("linux-image-6.11.0-9-generic\n", "-generic"), None);
+    }
+
+    #[test]
+    fn modules_of_ubuntu_are_a_package() {
+        let names = "linux-modules-6.14.0-22-generic\nlinux-modules-extra-6.14.0-22-generic\n";
+        let modules = modules_package("linux-image-unsigned-6.14.0-22-generic", names);
+        assert_eq!(modules.as_deref(), Some("linux-modules-6.14.0-22-generic"));
+        assert_eq!(modules_package("linux-image-6.12.95+deb12-amd64", names), None);
     }
 }
