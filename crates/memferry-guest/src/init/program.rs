@@ -7,11 +7,12 @@
 //! Source: ptrace(2).
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use libc::c_void;
@@ -39,11 +40,15 @@ pub(super) fn run(program: &PlanProgram) -> Result<(), String> {
         Some(size) => set_size(&output, size),
         None => serial::make_raw(&output),
     }
-    let report = match start(program, &output, &error) {
-        Ok(child) => watch(child),
-        Err(why) => Report { status: 0, failure: Some(why), pages: Pages::default() },
+    let (report, copies) = match start(program, &output, &error) {
+        Ok(Started { child, copies }) => (watch(child), copies),
+        Err(why) => (Report { status: 0, failure: Some(why), pages: Pages::default() }, Vec::new()),
     };
+    // Ends the writers of the pipes, and so the copies.
     end_all();
+    for copy in copies {
+        copy.join().map_err(|_| "a thread that copies output has panicked".to_owned())?;
+    }
     serial::drain(&output);
     serial::drain(&error);
     // SAFETY: it takes nothing. Mapped files of shared folders are written.
@@ -51,17 +56,46 @@ pub(super) fn run(program: &PlanProgram) -> Result<(), String> {
     serial::send(&report, plan::REPORT_LINE).map_err(|error| format!("{}: {error}", plan::REPORT_LINE))
 }
 
+/// A program that runs, and the threads that copy its output.
+struct Started {
+    child: i32,
+    copies: Vec<JoinHandle<()>>,
+}
+
+/// The program's streams.
+struct Streams {
+    input: Stdio,
+    output: Stdio,
+    error: Stdio,
+    /// Pipes to copy to serial lines: the program must not take these for terminals.
+    pipes: Vec<(PipeReader, File)>,
+}
+
+impl Streams {
+    fn new(has_terminal: bool, output: &File, error: &File) -> io::Result<Streams> {
+        if has_terminal {
+            let line = || output.try_clone().map(Stdio::from);
+            return Ok(Streams { input: line()?, output: line()?, error: line()?, pipes: Vec::new() });
+        }
+        let ((output_pipe, output_end), (error_pipe, error_end)) = (io::pipe()?, io::pipe()?);
+        Ok(Streams {
+            input: Stdio::null(),
+            output: output_end.into(),
+            error: error_end.into(),
+            pipes: vec![(output_pipe, output.try_clone()?), (error_pipe, error.try_clone()?)],
+        })
+    }
+}
+
 /// Starts the program. Its main thread is traced before its first instruction.
-fn start(program: &PlanProgram, output: &File, error: &File) -> Result<i32, String> {
+fn start(program: &PlanProgram, output: &File, error: &File) -> Result<Started, String> {
     let failed = |what: &str, error: io::Error| format!("cannot {what}: {error}");
-    let duplicate = |file: &File| file.try_clone().map_err(|error| failed("use a serial line", error));
-    let (input, output_end, error_end) = match program.terminal {
-        Some(_) => (Stdio::from(duplicate(output)?), duplicate(output)?, duplicate(output)?),
-        None => (Stdio::null(), duplicate(output)?, duplicate(error)?),
-    };
+    let streams = Streams::new(program.terminal.is_some(), output, error)
+        .map_err(|error| failed("use the serial lines", error))?;
     let mut command = Command::new(&program.path);
     command.args(&program.arguments).env_clear().envs(program.env.iter().map(|(name, value)| (name, value)));
-    command.current_dir(&program.directory).stdin(input).stdout(output_end).stderr(error_end);
+    command.current_dir(&program.directory);
+    command.stdin(streams.input).stdout(streams.output).stderr(streams.error);
     let pipe = || io::pipe().map_err(|error| failed("make a pipe", error));
     let (mut go, go_end) = pipe()?;
     let (mut failure, mut failure_end) = pipe()?;
@@ -89,14 +123,22 @@ fn start(program: &PlanProgram, output: &File, error: &File) -> Result<i32, Stri
         // SAFETY: ends the child without the parent's destructors.
         unsafe { libc::_exit(126) };
     }
-    drop(failure_end);
+    // The program alone keeps the ends of its pipes.
+    drop((command, failure_end));
     // If it fails, the report has no map at exit.
     let _ = seize(child);
     drop((go_end, go));
     let mut why = String::new();
     // exec closes the child's end.
     failure.read_to_string(&mut why).map_err(|error| failed("read from a pipe", error))?;
-    if why.is_empty() { Ok(child) } else { Err(why) }
+    if !why.is_empty() {
+        return Err(why);
+    }
+    let copy = |(mut from, mut to): (PipeReader, File)| {
+        // A line that does not take bytes any more is the end of QEMU, and of this process.
+        std::thread::spawn(move || drop(io::copy(&mut from, &mut to)))
+    };
+    Ok(Started { child, copies: streams.pipes.into_iter().map(copy).collect() })
 }
 
 /// Waits for the end of the program, reaps orphans, and samples pages.
