@@ -15,8 +15,8 @@ pub type NodeBytes = BTreeMap<u32, u64>;
 pub struct Pages {
     /// Number of samples.
     pub samples: u32,
-    /// The most that a sample found on each node, in all processes of the guest. A page that several processes map counts
-    /// once for each.
+    /// The most that a sample found on each node, in all processes of the guest, and not less than at exit. A page that
+    /// several processes map counts once for each.
     pub most: NodeBytes,
     /// The first process of the program, when its main thread ended; `None` if the kernel did not say.
     pub at_exit: Option<NodeBytes>,
@@ -26,6 +26,18 @@ impl Pages {
     /// Adds a sample.
     pub(crate) fn add(&mut self, sample: &NodeBytes) {
         self.samples += 1;
+        self.raise(sample);
+    }
+
+    /// Sets what the program has at its end; nothing if the kernel did not say.
+    pub(crate) fn end(&mut self, bytes: NodeBytes) {
+        if !bytes.is_empty() {
+            self.raise(&bytes);
+            self.at_exit = Some(bytes);
+        }
+    }
+
+    fn raise(&mut self, sample: &NodeBytes) {
         for (&node, &bytes) in sample {
             let most = self.most.entry(node).or_default();
             *most = bytes.max(*most);
@@ -91,7 +103,12 @@ mod tests {
         let mut pages = Pages::default();
         pages.add(&NodeBytes::from([(0, 10), (1, 5)]));
         pages.add(&NodeBytes::from([(0, 3), (2, 7)]));
-        assert_eq!((pages.samples, pages.most), (2, NodeBytes::from([(0, 10), (1, 5), (2, 7)])));
+        assert_eq!((pages.samples, &pages.most), (2, &NodeBytes::from([(0, 10), (1, 5), (2, 7)])));
+        pages.end(NodeBytes::new());
+        assert_eq!(pages.at_exit, None);
+        pages.end(NodeBytes::from([(1, 6)]));
+        assert_eq!((pages.samples, pages.most), (2, NodeBytes::from([(0, 10), (1, 6), (2, 7)])));
+        assert_eq!(pages.at_exit, Some(NodeBytes::from([(1, 6)])));
     }
 
     #[test]

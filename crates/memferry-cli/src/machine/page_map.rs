@@ -3,7 +3,7 @@
 use memferry::topology::{Machine, NodeId};
 use memferry_guest::{Layout, NodeBytes, Pages};
 
-use crate::output::{Table, ranges, wrapped};
+use crate::output::{Table, count, ranges, wrapped};
 
 /// A line for each node, and where the numbers come from.
 pub(super) fn text(program: &str, pages: &Pages, layout: &Layout, machine: &Machine) -> String {
@@ -26,10 +26,10 @@ pub(super) fn text(program: &str, pages: &Pages, layout: &Layout, machine: &Mach
         ]);
     }
     let sources = format!(
-        "most: the largest of {} samples of all processes, from /proc/PID/numa_maps in the guest, at least 0.1 s apart; a \
-         page that several processes map counts for each; at exit: {program} alone, when its main thread ended, with its \
-         memory still mapped. Nothing in a guest is a measurement of speed.",
-        pages.samples
+        "most: in {} of all processes, at least 0.1 s apart, and at exit, from /proc/PID/numa_maps in the guest; a page that \
+         several processes map counts for each; at exit: {program} alone, when its main thread ended, with its memory still \
+         mapped. Nothing in a guest is a measurement of speed.",
+        count(pages.samples as usize, "sample")
     );
     format!("memferry: memory of {program} by node, in MiB\n{table}{}", wrapped(&sources, 2))
 }
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(lines[2], ["0", "DRAM", "0-1", "384", "3.0", "0.0"]);
         assert_eq!(lines[3], ["1", "no", "memory", "2-3", "0", "0.0", "0.0"]);
         assert_eq!(lines[5], ["4", "unknown", "128", "0.5", "1.0"]);
-        assert!(shown.contains("3 samples") && shown.contains("a measurement of speed"), "{shown}");
+        assert!(shown.contains("in 3 samples") && shown.contains("a measurement of speed"), "{shown}");
         let unknown = text("sort", &Pages { at_exit: None, ..pages }, &layout, &machine);
         assert!(unknown.lines().nth(2).unwrap().ends_with('?'), "{unknown}");
     }

@@ -155,7 +155,7 @@ fn watch(child: i32) -> Report {
         if id > 0 {
             if libc::WIFSTOPPED(status) {
                 if status >> 16 == libc::PTRACE_EVENT_EXIT {
-                    pages.at_exit = Some(pages::of_process(id as u32)).filter(|bytes| !bytes.is_empty());
+                    pages.end(pages::of_process(id as u32));
                 }
                 go_on(id, status);
             }
