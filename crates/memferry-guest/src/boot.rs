@@ -137,7 +137,7 @@ pub fn boot(options: &BootOptions, note: &mut dyn FnMut(&str)) -> Result<Booted,
     let ended =
         if is_escaped.load(Ordering::Relaxed) { Ended::Escaped } else { Ended::of(signals.arrived()) };
     let read = || fs::read(&report).map_err(|error| format!("{}: {error}", report.display()));
-    let outcome = result(run, ended, read);
+    let outcome = result(run, ended, console.iter().map(String::as_str), read);
     if matches!(outcome, Err(Error::NotFinished(_))) {
         console.iter().for_each(|line| note(line));
     }
@@ -159,9 +159,10 @@ impl Ended {
     }
 }
 
-fn result(
+fn result<'a>(
     run: Run,
     ended: Ended,
+    mut console: impl Iterator<Item = &'a str>,
     report: impl Fn() -> Result<Vec<u8>, String>,
 ) -> Result<(ExitStatus, Option<Pages>), Error> {
     match (run.outcome, ended) {
@@ -175,7 +176,10 @@ fn result(
                 None => Ok((ExitStatus::from_raw(report.status), Some(report.pages))),
             }
         }
-        (Outcome::SomeFailed, _) => Err(Error::NotFinished("its first process failed".to_owned())),
+        (Outcome::SomeFailed, _) => {
+            let why = console.find_map(|line| line.strip_prefix(plan::FAILED));
+            Err(Error::NotFinished(why.unwrap_or("its first process failed").to_owned()))
+        }
         (Outcome::NotFinished(why), _) => Err(Error::NotFinished(why)),
         (Outcome::Stopped, Ended::Escaped) => Err(Error::NotFinished("Ctrl-] ended it".to_owned())),
         (Outcome::Stopped, Ended::Signal(signal)) => Ok((ExitStatus::from_raw(signal), None)),
@@ -373,7 +377,10 @@ mod tests {
             serde_json::to_vec(&report).unwrap()
         };
         let run = |outcome| Run { outcome, boot: None, whole: Duration::ZERO, is_out_of_memory: false };
-        let of = |outcome, ended, failure| result(run(outcome), ended, || Ok(report(failure)));
+        let console = ["guest: up", "guest: cannot follow the plan: no 9p"];
+        let of = |outcome, ended, failure| {
+            result(run(outcome), ended, console.into_iter(), || Ok(report(failure)))
+        };
         let (status, pages) = of(Outcome::AllOk, Ended::OutputClosed, None).unwrap();
         assert_eq!((status.code(), pages.unwrap().most.get(&8)), (Some(3), Some(&4096)));
         let error = of(Outcome::AllOk, Ended::OutputClosed, Some("cannot run x")).unwrap_err();
@@ -383,13 +390,14 @@ mod tests {
         assert_eq!(of(Outcome::Stopped, Ended::OutputClosed, None).unwrap().0.signal(), Some(libc::SIGPIPE));
         for (outcome, ended, words) in [
             (Outcome::Stopped, Ended::Escaped, "Ctrl-]"),
-            (Outcome::SomeFailed, Ended::OutputClosed, "first process failed"),
+            (Outcome::SomeFailed, Ended::OutputClosed, "the guest did not finish: no 9p"),
             (Outcome::NotFinished("a panic".to_owned()), Ended::OutputClosed, "a panic"),
         ] {
             let error = of(outcome, ended, None).unwrap_err();
             assert!(error.exit_code() == 125 && error.to_string().contains(words), "{error}");
         }
-        let cut = result(run(Outcome::AllOk), Ended::OutputClosed, || Ok(b"{\"status\":".to_vec()));
+        let cut =
+            result(run(Outcome::AllOk), Ended::OutputClosed, [].into_iter(), || Ok(b"{\"status\":".to_vec()));
         assert!(cut.unwrap_err().to_string().contains("its report cannot be read"));
     }
 

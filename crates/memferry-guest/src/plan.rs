@@ -29,6 +29,9 @@ pub(crate) const MODULES: &str = "/modules";
 /// First words of process 1, printed when the guest has booted.
 pub(crate) const UP: &str = "guest: up";
 
+/// First words of the reason why process 1 failed.
+pub(crate) const FAILED: &str = "guest: cannot follow the plan: ";
+
 /// Serial lines: the console is the first, the others are these.
 pub(crate) const REPORT_LINE: &str = "/dev/ttyS1";
 /// Standard output of a program, or its terminal.

@@ -44,7 +44,7 @@ fn run(plan: &str) -> ! {
     let all_ok = match follow_plan(plan) {
         Ok(all_ok) => all_ok,
         Err(why) => {
-            println!("guest: cannot follow the plan: {why}");
+            println!("{}{why}", plan::FAILED);
             false
         }
     };
