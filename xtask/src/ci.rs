@@ -22,6 +22,7 @@ const DEFAULT_MEMBERS: &[&str] = &[
     "memferry-dsa",
     "memferry-dsa-emulator",
     "memferry",
+    "memferry-guest",
     "memferry-schedule",
     "memferry-query",
     "memferry-bench",

@@ -16,13 +16,11 @@ mod dist;
 mod docs;
 mod files;
 mod fuzz;
-// Process 1 of a guest and the parent of QEMU call the kernel directly.
-#[allow(unsafe_code, reason = "mount, reap, exit through a port; prctl before exec")]
-mod guest;
 mod licences;
 mod lines;
 mod links;
 mod loom;
+mod numa;
 mod packages;
 mod python;
 mod redis;
@@ -61,9 +59,7 @@ usage: cargo xtask CHORE
 ";
 
 fn main() -> ExitCode {
-    if guest::init::is_init() {
-        guest::init::run();
-    }
+    memferry_guest::run_if_init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (chore, rest) = match arguments.split_first() {
         Some((chore, rest)) => (chore.as_str(), rest),
@@ -73,10 +69,10 @@ fn main() -> ExitCode {
         ("ci", []) => ci::run(),
         ("setup", []) => setup::run(),
         ("numa", [help]) if help == "--help" => {
-            print!("{}", guest::USAGE);
+            print!("{}", numa::USAGE);
             Ok(())
         }
-        ("numa", _) => guest::run(rest),
+        ("numa", _) => numa::run(rest),
         ("loom", []) => loom::run(""),
         ("loom", [filter]) => loom::run(filter),
         ("links", []) => links::run(),

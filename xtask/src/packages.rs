@@ -12,6 +12,7 @@ const LIGHT: &[&str] = &[
     "memferry-dsa",
     "memferry-dsa-emulator",
     "memferry",
+    "memferry-guest",
     "memferry-schedule",
     "memferry-c",
     "memferry-emulate-embed",

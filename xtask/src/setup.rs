@@ -7,6 +7,7 @@ use crate::shell::{self, Failure, cargo, nightly, program};
 const NEEDS: &[(&str, &str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86", "the NUMA guest"),
     ("zstd", "zstd", "unpacking the guest's kernel"),
+    ("xz", "xz-utils", "unpacking the modules of the guest's kernel"),
     ("ldd", "libc-bin", "programs in the guest"),
     ("accel-config", "accel-config", "tests of emulated devices with a real client"),
     (

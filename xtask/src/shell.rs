@@ -15,6 +15,12 @@ impl fmt::Display for Failure {
     }
 }
 
+impl From<memferry_guest::Error> for Failure {
+    fn from(error: memferry_guest::Error) -> Failure {
+        Failure(error.to_string())
+    }
+}
+
 /// A call of a program, by default in the root of the workspace.
 pub(crate) struct Call {
     command: Command,

@@ -38,6 +38,9 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<memferry_offload::Error>() {
         return error.exit_code();
     }
+    if let Some(error) = error.downcast_ref::<memferry_guest::Error>() {
+        return error.exit_code();
+    }
     match error.downcast_ref::<memferry_emulate::Error>() {
         Some(error) => error.exit_code(),
         None if error.is::<Usage>() => STATUS_USAGE,

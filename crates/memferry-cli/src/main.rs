@@ -14,6 +14,7 @@ mod devices;
 mod doctor;
 mod emulate;
 mod error;
+mod machine;
 mod man;
 mod offload;
 mod options;
@@ -41,7 +42,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const AFTER_HELP: &str = "\
 Exit status: 0 on success, 1 on failure, 2 on a usage error. `doctor` exits with 3 or 4 if it
-finds a problem, `emulate` and `offload` with the status of their program; see their help.";
+finds a problem, `emulate`, `offload` and `machine boot` with the status of their program; see
+their help.";
 
 /// Moves data between memory tiers and prefetches columns for SQL queries.
 #[derive(Debug, Parser)]
@@ -62,6 +64,7 @@ enum Command {
     Calibrate(calibrate::Arguments),
     Emulate(emulate::Arguments),
     Offload(offload::Arguments),
+    Machine(machine::Arguments),
     Bench(bench::Arguments),
     Report(report::Arguments),
     Demo(demo::Arguments),
@@ -70,6 +73,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    memferry_guest::run_if_init();
     keep_freed_memory();
     let cli = Cli::parse();
     // The Parquet reader can panic on a damaged file, and a query on a fault. The panic becomes an error, so its message is
@@ -106,6 +110,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<u8> {
         Command::Calibrate(arguments) => calibrate::run(arguments, out),
         Command::Emulate(arguments) => emulate::run(arguments),
         Command::Offload(arguments) => offload::run(arguments, out),
+        Command::Machine(arguments) => machine::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Report(arguments) => report::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),

@@ -8,7 +8,7 @@ use memferry::topology::{Machine, NodeId, Tier};
 use memferry_testing::{Needs, skip};
 use serde::Deserialize;
 
-/// `/layout.json`, as `xtask/src/guest/layout.rs` writes it.
+/// `/layout.json`, as `memferry_guest::Layout` is written.
 #[derive(Deserialize)]
 struct Layout {
     profile: String,

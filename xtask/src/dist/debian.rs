@@ -18,8 +18,8 @@ const DESCRIPTION: &str = " memferry copies data between DDR, HBM, remote NUMA n
  and measures machines.
 ";
 
-/// Packages whose programs memferry's guides use.
-const SUGGESTED: &str = "accel-config, pciutils";
+/// Packages whose programs memferry's guides use, and those of `memferry machine boot`.
+const SUGGESTED: &str = "accel-config, pciutils, qemu-system-x86, xz-utils, zstd";
 
 /// The architecture of this machine, as Debian names it.
 pub(crate) fn architecture() -> Result<String, Failure> {

@@ -10,6 +10,7 @@ mod configure;
 mod doctor;
 mod emulate;
 mod generated;
+mod machine;
 #[path = "../../../memferry-query/tests/integration/rates_support/mod.rs"]
 mod rates_support;
 mod report;

@@ -30,6 +30,8 @@ macro_rules! built_in {
 const BUILT_IN: &[(&str, &str)] = &[
     built_in!("broadwell-2699v4-cod-off"),
     built_in!("broadwell-2699v4-cod-on"),
+    built_in!("epyc-7742-2s-nps4"),
+    built_in!("made-up-cxl-node"),
     built_in!("made-up-odd-nodes"),
     built_in!("made-up-two-tiers"),
     built_in!("skylake-8180-snc-off"),

@@ -373,7 +373,7 @@ fn from_text(text: &str) -> Result<Machine, TopologyError> {
 
 #[test]
 fn every_profile_loads_under_its_name() {
-    assert_eq!(Machine::profiles().len(), 8);
+    assert_eq!(Machine::profiles().len(), 10);
     for name in Machine::profiles() {
         let machine = Machine::from_profile(name).unwrap();
         assert_eq!((machine.name(), machine.origin()), (name, Origin::Profile));

@@ -1,53 +1,80 @@
 //! Process 1 of the guest: this program, started by the kernel.
 //!
-//! It mounts file systems, runs the commands of the plan, reaps orphans, checks whether the OOM killer ran, and exits
-//! through QEMU's debug-exit port. It never returns: the kernel would panic.
+//! It mounts file systems, runs the commands or the program of the plan, reaps orphans, checks whether the OOM killer ran,
+//! and exits through QEMU's debug-exit port. It never returns: the kernel would panic.
+//!
+//! For a program, the image has process 1 only: it mounts the host's folders ([`host_root`]), frees the image, and becomes
+//! the same program there, which runs the program of the plan ([`program`]).
 
-use std::ffi::CString;
+mod host_root;
+mod program;
+
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::plan::{self, Plan, PlanCommand};
-use super::record;
+use crate::plan::{self, Plan, PlanCommand};
+use crate::serial;
 
-/// The port of `-device isa-debug-exit` in [`super::qemu`].
+/// The port of `-device isa-debug-exit` in [`crate::qemu`].
 const EXIT_PORT: u16 = 0x501;
 /// Interval between checks of a running command.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Divisor of a node's size that limits the free pages in the list of each CPU.
 const CPU_LISTS: &str = "/proc/sys/vm/percpu_pagelist_high_fraction";
-/// The second serial line.
-const RECORD_LINE: &str = "/dev/ttyS1";
 
-/// Whether this process was started as the guest's init.
-pub(crate) fn is_init() -> bool {
-    std::process::id() == 1 && Path::new(plan::PLAN).exists()
+/// Does the work of process 1 if this process was started as such in a guest, and does not return then.
+///
+/// Call it first in `main` of a program that puts itself into guests.
+pub fn run_if_init() {
+    if std::process::id() != 1 {
+        return;
+    }
+    if let Some(plan) = [plan::PLAN_IN_HOST, plan::PLAN].into_iter().find(|plan| Path::new(plan).exists()) {
+        run(plan);
+    }
 }
 
-pub(crate) fn run() -> ! {
-    // SAFETY: no memory is involved; the streams are the console.
-    unsafe { libc::setsid() };
-    println!("{} after {:.1} s", plan::UP, uptime_seconds());
-    let all_ok = match follow_plan() {
+fn run(plan: &str) -> ! {
+    let all_ok = match follow_plan(plan) {
         Ok(all_ok) => all_ok,
         Err(why) => {
-            println!("guest: cannot follow the plan: {why}");
+            println!("{}{why}", plan::FAILED);
             false
         }
     };
     leave(if all_ok { plan::STATUS_OK } else { plan::STATUS_FAILED })
 }
 
-fn follow_plan() -> Result<bool, String> {
-    mount_all()?;
-    let text = fs::read(plan::PLAN).map_err(|error| format!("{}: {error}", plan::PLAN))?;
-    let plan: Plan = serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", plan::PLAN))?;
+fn follow_plan(file: &str) -> Result<bool, String> {
+    let is_first = file == plan::PLAN;
+    if is_first {
+        // SAFETY: no memory is involved; the streams are the console.
+        unsafe { libc::setsid() };
+        println!("{} after {:.1} s", plan::UP, uptime_seconds());
+    }
+    let text = fs::read(file).map_err(|error| format!("{file}: {error}"))?;
+    let plan: Plan = serde_json::from_slice(&text).map_err(|error| format!("{file}: {error}"))?;
     // SAFETY: pointer and length are those of a live string.
     unsafe { libc::sethostname(plan.name.as_ptr().cast(), plan.name.len()) };
+    match &plan.program {
+        Some(program) if is_first => host_root::enter(program, &text).map(|never| match never {}),
+        Some(program) => {
+            show_kernel_errors();
+            program::run(program)?;
+            Ok(true)
+        }
+        None => run_commands(&plan),
+    }
+}
+
+fn run_commands(plan: &Plan) -> Result<bool, String> {
+    mount_all()?;
     take_programs().map_err(|error| format!("cannot move the programs to node 0: {error}"))?;
 
     // Tests check that memory which they have just freed is free; pages in these lists do not count as free.
@@ -75,8 +102,8 @@ fn follow_plan() -> Result<bool, String> {
         all_ok = false;
     }
     if plan.record {
-        record::send(Path::new("/"), &plan.name, RECORD_LINE)
-            .map_err(|error| format!("{RECORD_LINE}: {error}"))?;
+        serial::send_machine(Path::new("/"), &plan.name, plan::REPORT_LINE)
+            .map_err(|error| format!("{}: {error}", plan::REPORT_LINE))?;
     }
     Ok(all_ok)
 }
@@ -93,17 +120,27 @@ fn mount_all() -> Result<(), String> {
         // Files are in memory. Those of the tests go to the node of the kernel, so that other nodes start empty.
         ("tmpfs", plan::PROGRAMS, "mpol=prefer:0,mode=755,size=90%"),
     ] {
-        let [kind_c, at_c, options_c] =
-            [kind, at, options].map(|text| CString::new(text).expect("a constant without NUL"));
-        // SAFETY: four pointers to live strings that end in NUL, as these file systems expect.
-        let code = unsafe {
-            libc::mount(kind_c.as_ptr(), at_c.as_ptr(), kind_c.as_ptr(), 0, options_c.as_ptr().cast())
-        };
-        if code != 0 {
-            return Err(format!("cannot mount {kind} on {at}: {}", io::Error::last_os_error()));
-        }
+        mount(kind, Path::new(at), kind, 0, options)
+            .map_err(|error| format!("cannot mount {kind} on {at}: {error}"))?;
     }
     Ok(())
+}
+
+/// mount(2).
+fn mount(
+    source: impl AsRef<OsStr>,
+    at: &Path,
+    kind: &str,
+    flags: libc::c_ulong,
+    options: &str,
+) -> io::Result<()> {
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let (source, at) = (text(source.as_ref().as_bytes())?, text(at.as_os_str().as_bytes())?);
+    let (kind, options) = (text(kind.as_bytes())?, text(options.as_bytes())?);
+    // SAFETY: four pointers to live strings that end in NUL.
+    let code =
+        unsafe { libc::mount(source.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Moves the programs to node 0; the kernel unpacks the image to the node on which it runs.
@@ -143,12 +180,7 @@ fn run_command(command: &PlanCommand) -> Result<(), String> {
         }
     };
     // Processes that the command left behind must not disturb the next one.
-    kill_all();
-    while has_children() {
-        if reap().is_none() {
-            std::thread::sleep(PAUSE);
-        }
-    }
+    end_all();
     match () {
         () if hangs => Err(format!("killed after {} s, its time limit", command.seconds_max)),
         () if libc::WIFSIGNALED(status) => Err(format!("killed by signal {}", libc::WTERMSIG(status))),
@@ -172,6 +204,16 @@ fn has_children() -> bool {
         libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
     };
     code == 0
+}
+
+/// Kills every process except this one, and waits for their end.
+fn end_all() {
+    kill_all();
+    while has_children() {
+        if reap().is_none() {
+            std::thread::sleep(PAUSE);
+        }
+    }
 }
 
 /// Kills every process except this one.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use memferry::topology::{Machine, Tier};
 use serde::{Deserialize, Serialize};
 
-use crate::shell::Failure;
+use crate::error::Error;
 
 /// Size of the largest node, before rounding to sections and to the minimum of a node with CPUs. Tests fill whole nodes,
 /// which takes about 5 s per GiB under emulation.
@@ -27,58 +27,86 @@ const RATE_STEP_MIB: u64 = 64;
 
 /// The machine of a guest, as tests should discover it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// Name of the profile.
-    pub(crate) profile: String,
+    pub profile: String,
+    /// Memory of the machine, before it is scaled.
+    pub machine_mib: u64,
     /// Online nodes, ascending.
-    pub(crate) nodes: Vec<LayoutNode>,
+    pub nodes: Vec<LayoutNode>,
     /// Possible nodes that are not online.
-    pub(crate) offline: Vec<u32>,
+    pub offline: Vec<u32>,
     /// In the order of `nodes`.
-    pub(crate) distances: Vec<Vec<u32>>,
+    pub distances: Vec<Vec<u32>>,
     /// From each node with CPUs to each with memory; empty if the guest has no HMAT.
-    pub(crate) links: Vec<LayoutLink>,
+    pub links: Vec<LayoutLink>,
     /// Sockets with CPUs.
-    pub(crate) sockets: u32,
+    pub sockets: u32,
 }
 
 /// An online node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct LayoutNode {
-    pub(crate) id: u32,
-    pub(crate) cpus: Vec<u32>,
-    pub(crate) memory_mib: u64,
+pub struct LayoutNode {
+    /// Its number.
+    pub id: u32,
+    /// Its CPUs, ascending.
+    pub cpus: Vec<u32>,
+    /// Size of its memory.
+    pub memory_mib: u64,
     /// The tier that discovery reports; without HMAT it cannot recognise HBM.
-    pub(crate) tier: Tier,
-    pub(crate) cpu_node: u32,
+    pub tier: Tier,
+    /// The node whose CPUs it belongs to.
+    pub cpu_node: u32,
     /// Rank among the profile's sockets; QEMU counts them from 0.
-    pub(crate) socket: u32,
+    pub socket: u32,
 }
 
 /// Rates and latencies as the guest's kernel prints them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct LayoutLink {
-    pub(crate) initiator: u32,
-    pub(crate) target: u32,
-    pub(crate) read_mib_per_s: u64,
-    pub(crate) write_mib_per_s: u64,
-    pub(crate) read_latency_ns: u64,
-    pub(crate) write_latency_ns: u64,
+pub struct LayoutLink {
+    /// The node of the CPUs.
+    pub initiator: u32,
+    /// The node of the memory.
+    pub target: u32,
+    /// Read bandwidth.
+    pub read_mib_per_s: u64,
+    /// Write bandwidth.
+    pub write_mib_per_s: u64,
+    /// Read latency.
+    pub read_latency_ns: u64,
+    /// Write latency.
+    pub write_latency_ns: u64,
 }
 
 impl Layout {
-    /// The layout of a profile. Node 0 is larger by `files_mib`, the files that the guest keeps there.
-    pub(crate) fn of(profile: &str, files_mib: u64) -> Result<Layout, Failure> {
-        let machine = Machine::from_profile_with_placeholders(profile)
-            .map_err(|error| Failure(format!("cannot build a guest: {error}")))?;
-        Layout::of_machine(&machine, files_mib)
-            .map_err(|why| Failure(format!("cannot build a guest of {profile}: {why}")))
+    /// The smallest useful layout of a profile, for tests. Node 0 is larger by `files_mib`, the files that the guest keeps
+    /// there.
+    ///
+    /// # Errors
+    /// The profile is unknown or wrong, or QEMU and Linux cannot have its machine.
+    pub fn of(profile: &str, files_mib: u64) -> Result<Layout, Error> {
+        Layout::scaled(profile, Scale::LargestNode(LARGEST_MIB), files_mib)
     }
 
-    fn of_machine(machine: &Machine, files_mib: u64) -> Result<Layout, String> {
+    /// The layout of a profile with about this much memory, or with the memory of the machine if that is less. Nodes keep
+    /// their minimum, so that a guest may be larger.
+    ///
+    /// # Errors
+    /// As [`Layout::of`].
+    pub fn of_size(profile: &str, memory_mib: u64) -> Result<Layout, Error> {
+        Layout::scaled(profile, Scale::Total(memory_mib), 0)
+    }
+
+    fn scaled(profile: &str, scale: Scale, files_mib: u64) -> Result<Layout, Error> {
+        let machine = Machine::from_profile_with_placeholders(profile)?;
+        Layout::of_machine(&machine, scale, files_mib)
+            .map_err(|why| Error::Layout { profile: profile.to_owned(), why })
+    }
+
+    fn of_machine(machine: &Machine, scale: Scale, files_mib: u64) -> Result<Layout, String> {
         let mut nodes = Vec::new();
         let sockets = ranks(machine.nodes().iter().map(|node| node.socket));
-        let memories = memories(machine, files_mib)?;
+        let memories = memories(machine, scale, files_mib)?;
         for (node, memory_mib) in machine.nodes().iter().zip(memories) {
             nodes.push(LayoutNode {
                 id: node.id.0,
@@ -91,6 +119,7 @@ impl Layout {
         }
         let mut layout = Layout {
             profile: machine.name().to_owned(),
+            machine_mib: machine.nodes().iter().filter_map(|node| node.memory_bytes).sum::<u64>() >> 20,
             nodes,
             offline: machine.offline().iter().map(|id| id.0).collect(),
             distances: distances(machine)?,
@@ -114,19 +143,23 @@ impl Layout {
         Ok(layout)
     }
 
-    pub(crate) fn has_hmat(&self) -> bool {
+    /// Whether the guest's firmware has rates and latencies.
+    pub fn has_hmat(&self) -> bool {
         !self.links.is_empty()
     }
 
-    pub(crate) fn cores_per_socket(&self) -> usize {
+    /// CPUs of each socket.
+    pub fn cores_per_socket(&self) -> usize {
         self.cpus_count() / self.sockets as usize
     }
 
-    pub(crate) fn cpus_count(&self) -> usize {
+    /// CPUs of all nodes.
+    pub fn cpus_count(&self) -> usize {
         self.nodes.iter().map(|node| node.cpus.len()).sum()
     }
 
-    pub(crate) fn memory_mib(&self) -> u64 {
+    /// Memory of all nodes.
+    pub fn memory_mib(&self) -> u64 {
         self.nodes.iter().map(|node| node.memory_mib).sum()
     }
 
@@ -195,20 +228,33 @@ fn ranks(sockets: impl Iterator<Item = Option<u32>>) -> BTreeMap<Option<u32>, u3
     ranks
 }
 
+/// The size that memory is scaled to.
+#[derive(Clone, Copy, Debug)]
+enum Scale {
+    /// MiB of the largest node.
+    LargestNode(u64),
+    /// MiB of all nodes.
+    Total(u64),
+}
+
 /// Sizes of the nodes in MiB, in whole sections.
-fn memories(machine: &Machine, files_mib: u64) -> Result<Vec<u64>, String> {
+fn memories(machine: &Machine, scale: Scale, files_mib: u64) -> Result<Vec<u64>, String> {
     let mut sizes = Vec::new();
     for node in machine.nodes() {
         sizes.push(node.memory_bytes.ok_or_else(|| {
             format!("the memory size of node {} is unknown; add it to the placeholders", node.id)
         })?);
     }
-    let largest = u128::from(sizes.iter().copied().max().unwrap_or(0));
+    let total: u64 = sizes.iter().sum();
+    let (to_mib, from_bytes) = match scale {
+        Scale::LargestNode(mib) => (mib, sizes.iter().copied().max().unwrap_or(0)),
+        Scale::Total(mib) => (mib.min(total >> 20), total),
+    };
     let scaled = sizes.iter().zip(machine.nodes()).enumerate().map(|(index, (&size, node))| {
         if size == 0 {
             return 0;
         }
-        let mib = (u128::from(size) * u128::from(LARGEST_MIB) / largest) as u64;
+        let mib = (u128::from(size) * u128::from(to_mib) / u128::from(from_bytes)) as u64;
         let least = if node.cpus.is_empty() { SECTION_MIB } else { CPU_NODE_MIB_MIN };
         let sections = (mib.max(least) + SECTION_MIB / 2) / SECTION_MIB;
         // Twice: while the kernel unpacks the image, it has both, and the file system of the unpacked one takes half of the
@@ -281,7 +327,6 @@ fn nanoseconds(latency: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::MACHINES;
 
     fn of(profile: &str) -> Layout {
         Layout::of(profile, 0).unwrap()
@@ -313,9 +358,6 @@ mod tests {
                 assert_eq!(node.memory_mib % SECTION_MIB, 0, "{profile}, node {}", node.id);
             }
         }
-        for machine in MACHINES {
-            assert!(Machine::profiles().contains(&machine.profile), "{}", machine.profile);
-        }
     }
 
     #[test]
@@ -338,6 +380,18 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_scaled_to_a_size() {
+        let of = |profile, mib| Layout::of_size(profile, mib).unwrap();
+        let sizes = |layout: Layout| layout.nodes.iter().map(|node| node.memory_mib).collect::<Vec<_>>();
+        assert_eq!(of("skylake-8180-snc-on", 0).machine_mib, 4 * 49152);
+        assert_eq!(sizes(of("skylake-8180-snc-on", 4096)), [1024; 4]);
+        // A node keeps its minimum, and no node grows.
+        assert_eq!(sizes(of("skylake-8180-snc-on", 100)), [CPU_NODE_MIB_MIN; 4]);
+        assert_eq!(sizes(of("skylake-8180-snc-on", u64::MAX)), [49152; 4]);
+        assert_eq!(sizes(of("made-up-two-tiers", 6144)), [4096, 2048]);
+    }
+
+    #[test]
     fn rates_are_rounded_for_qemu() {
         let mib = 1 << 20;
         assert_eq!([0, 1, 95, 97, 160].map(|rate_mib| rate(rate_mib * mib)), [64, 64, 64, 128, 192]);
@@ -347,7 +401,7 @@ mod tests {
 
     /// The error for a profile in which `from` is replaced by `to`.
     fn refused(from: &str, to: &str) -> String {
-        let text = include_str!("../../../crates/memferry/machines/made-up-odd-nodes.json");
+        let text = include_str!("../../memferry/machines/made-up-odd-nodes.json");
         assert!(text.contains(from), "{from}");
         let file = std::env::temp_dir().join(format!("memferry-layout-{}.json", std::process::id()));
         std::fs::write(&file, text.replacen(from, to, 1)).unwrap();

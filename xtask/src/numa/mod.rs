@@ -1,23 +1,15 @@
 //! `cargo xtask numa`: runs tests in an emulated guest that has the NUMA nodes of a profile.
 //!
 //! ```text
-//! profile ─▶ layout ─▶ QEMU's arguments ─▶ a guest, software emulation ─▶ exit status
+//! profile ─▶ layout ─▶ a guest ─▶ exit status
 //!               └────▶ /layout.json ──┐             ▲
-//! tests, command, this program ─▶ image (initramfs) ┘  kernel: cached, or fetched with apt
+//! tests, command, this program ─▶ image (initramfs) ┘
 //! ```
 //!
-//! Process 1 of the guest is this program ([`init`]). The guest's kernel derives nodes, CPUs, sizes, distances, rates and
-//! memory tiers from the firmware's tables. The memory is as fast as the host's: do not measure in a guest.
+//! The crate memferry-guest boots the guests. Process 1 of a guest is this program. The memory is as fast as the host's: do
+//! not measure in a guest.
 
-mod apt;
 mod build;
-mod image;
-pub(crate) mod init;
-mod kernel;
-mod layout;
-mod plan;
-mod qemu;
-mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,16 +18,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use memferry_guest::{
+    ARRIVALS, Boot, COMMAND, COMMAND_VARIABLE, Image, Kernel, LAYOUT, LAYOUT_VARIABLE, Layout, Outcome, PLAN,
+    PROGRAMS, Plan, PlanCommand, Qemu, Run, Scratch,
+};
 use serde_json::{Map, Value};
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::binaries::{self, Binary};
 use crate::shell::{Failure, target_directory};
 use crate::skips;
-use image::Image;
-use layout::Layout;
-use plan::{Plan, PlanCommand};
-use qemu::{Boot, Outcome, Qemu, Run};
 
 /// A machine that `--all-machines` boots.
 pub(crate) struct GuestMachine {
@@ -53,7 +45,9 @@ pub(crate) const MACHINES: &[GuestMachine] = &[
     GuestMachine { profile: "skylake-8180-snc-on", filters: OF_ANY_SHAPE },
     GuestMachine { profile: "skylake-8180-snc-off", filters: OF_ANY_SHAPE },
     GuestMachine { profile: "broadwell-2699v4-cod-off", filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "epyc-7742-2s-nps4", filters: OF_ANY_SHAPE },
     GuestMachine { profile: "made-up-odd-nodes", filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "made-up-cxl-node", filters: OF_ANY_SHAPE },
 ];
 
 /// Guests that run at the same time: each is one thread of QEMU, and CI has two CPUs.
@@ -132,9 +126,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     for (profile, _) in &machines {
         Layout::of(profile, 0)?;
     }
-    let qemu = Qemu::find()?;
-    let scratch = Scratch::new()?;
-    let kernel = kernel::find(&scratch.0)?;
+    let qemu = Qemu::find(false)?;
+    let scratch = Scratch::new(&target_directory().join("numa"))?;
+    let kernel = Kernel::find(scratch.path())?;
     let host = Host::build(qemu, kernel, scratch, &options)?;
 
     let mut guests = Vec::new();
@@ -180,43 +174,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     if failed.is_empty() { Ok(()) } else { Err(Failure(format!("failed: {}", failed.join(", ")))) }
 }
 
-/// The directory of a run; removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Scratch, Failure> {
-        let all = target_directory().join("numa");
-        remove_stale(&all, "run-");
-        let directory = all.join(format!("run-{}", std::process::id()));
-        let failed = |error| Failure(format!("cannot create {}: {error}", directory.display()));
-        fs::create_dir_all(&directory).map_err(failed)?;
-        Ok(Scratch(directory))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Leftovers are in the target directory; `cargo clean` removes them.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Removes the directories `PREFIX<pid>` of processes that were killed before they removed them.
-fn remove_stale(directory: &Path, prefix: &str) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let id = name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
-        if id.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists()) {
-            // A directory that cannot be removed does no harm.
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
 /// The state that all guests of a run share. Their threads only read it.
 struct Host {
     qemu: Qemu,
-    kernel: PathBuf,
+    kernel: Kernel,
     /// Archive of programs and libraries, the first of each guest's image.
     image: Vec<u8>,
     /// Size of the files that stay in the guest's memory.
@@ -236,15 +197,15 @@ struct Guest {
 }
 
 impl Host {
-    fn build(qemu: Qemu, kernel: PathBuf, scratch: Scratch, options: &Options) -> Result<Host, Failure> {
+    fn build(qemu: Qemu, kernel: Kernel, scratch: Scratch, options: &Options) -> Result<Host, Failure> {
         let built = build::build(&options.packages)?;
         let mut image = Image::new();
-        for directory in ["proc", "sys", "tmp", "run", &plan::PROGRAMS[1..], &plan::ARRIVALS[1..]] {
+        for directory in ["proc", "sys", "tmp", "run", &PROGRAMS[1..], &ARRIVALS[1..]] {
             image.directory(directory);
         }
         let this = std::env::current_exe()
             .map_err(|error| Failure(format!("cannot find the path of xtask: {error}")))?;
-        image.program("init", &image::stripped(&this, &scratch.0))?;
+        image.program("init", &this)?;
         let mut files_bytes = 0;
         let command = built.command.iter().map(|path| ("memferry".to_owned(), path));
         let programs = built.tests.iter().map(|test| (test.name.clone(), &test.path)).chain(command);
@@ -255,9 +216,7 @@ impl Host {
                     "two packages have a test binary {name}, but a guest can hold one; choose one with --package"
                 )));
             }
-            let stripped = image::stripped(path, &scratch.0);
-            files_bytes += fs::metadata(&stripped).map_or(0, |metadata| metadata.len());
-            image.program(&format!("{}/{name}", plan::ARRIVALS), &stripped)?;
+            files_bytes += image.program(&format!("{}/{name}", ARRIVALS), path)?;
         }
         Ok(Host {
             qemu,
@@ -278,6 +237,7 @@ impl Host {
             name: layout.profile.clone(),
             commands: self.commands(filters)?,
             record: self.record.is_some(),
+            program: None,
         };
         Ok(Guest { profile: profile.to_owned(), layout, plan })
     }
@@ -286,26 +246,26 @@ impl Host {
     fn initramfs(&self, guest: &Guest) -> Result<TempPath, Failure> {
         let json = |value: serde_json::Result<Vec<u8>>| value.map_err(|error| Failure(error.to_string()));
         let mut own = Image::default();
-        own.file(plan::PLAN, &json(serde_json::to_vec(&guest.plan))?);
-        own.file(plan::LAYOUT, &json(serde_json::to_vec(&guest.layout))?);
+        own.file(PLAN, &json(serde_json::to_vec(&guest.plan))?);
+        own.file(LAYOUT, &json(serde_json::to_vec(&guest.layout))?);
         let write = || {
-            let mut file = NamedTempFile::new_in(&self.scratch.0)?;
+            let mut file = NamedTempFile::new_in(self.scratch.path())?;
             file.write_all(&self.image)?;
             file.write_all(&own.finish())?;
             Ok(file.into_temp_path())
         };
-        write().map_err(|error: io::Error| Failure(format!("{}: {error}", self.scratch.0.display())))
+        write().map_err(|error: io::Error| Failure(format!("{}: {error}", self.scratch.path().display())))
     }
 
     /// The commands of a guest: `memferry topology` and the tests that match a filter. Empty if no test matches.
     fn commands(&self, filters: &[String]) -> Result<Vec<PlanCommand>, Failure> {
         let env: BTreeMap<String, String> = [
-            ("PATH", plan::PROGRAMS),
+            ("PATH", PROGRAMS),
             ("HOME", "/tmp"),
             ("TMPDIR", "/tmp"),
             ("RUST_BACKTRACE", "0"),
-            (plan::LAYOUT_VARIABLE, plan::LAYOUT),
-            (plan::COMMAND_VARIABLE, if self.has_command { plan::COMMAND } else { "" }),
+            (LAYOUT_VARIABLE, LAYOUT),
+            (COMMAND_VARIABLE, if self.has_command { COMMAND } else { "" }),
         ]
         .into_iter()
         .filter(|(_, value)| !value.is_empty())
@@ -319,8 +279,7 @@ impl Host {
         };
         let mut commands = Vec::new();
         if self.has_command && (filters.is_empty() || filters.iter().any(|filter| filter == "topology")) {
-            commands
-                .push(command("memferry topology", vec![plan::COMMAND.to_owned(), "topology".to_owned()]));
+            commands.push(command("memferry topology", vec![COMMAND.to_owned(), "topology".to_owned()]));
         }
         let without_tests = commands.len();
         for test in &self.tests {
@@ -328,7 +287,7 @@ impl Host {
             let is_named = filters.iter().any(|filter| test.name.contains(filter.as_str()));
             let filters = if is_named { &[] } else { filters };
             if !binaries::tests(&test.path, filters)?.is_empty() {
-                let mut argv = vec![format!("{}/{}", plan::PROGRAMS, test.name)];
+                let mut argv = vec![format!("{}/{}", PROGRAMS, test.name)];
                 argv.extend_from_slice(filters);
                 // One at a time: tests check free memory, and the last printed name is the test that hangs.
                 argv.push("--test-threads=1".to_owned());
@@ -366,6 +325,7 @@ impl Host {
                 Outcome::NotFinished(why) => {
                     Err(Failure(format!("the guest did not finish twice: {why} ({times})")))
                 }
+                Outcome::Stopped => Err(Failure(format!("the guest was stopped ({times})"))),
             }
         });
         (guest.profile.clone(), verdict)
@@ -383,7 +343,7 @@ impl Host {
         );
         let initramfs = self.initramfs(guest)?;
         let recording = self.record.as_ref().map(|_| initramfs.with_extension("recording"));
-        let boot = Boot { kernel: &self.kernel, initramfs: &initramfs, record: recording.as_deref() };
+        let boot = Boot::new(&self.kernel, &initramfs, recording.as_deref());
         let mut show = |line: &str| {
             skips::take_from_console(&layout.profile, line);
             if label { println!("[{}] {line}", layout.profile) } else { println!("{line}") }
@@ -422,6 +382,13 @@ mod option_tests {
 
     fn parse(line: &str) -> Result<Options, String> {
         Options::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn guests_can_have_all_machines() {
+        for machine in MACHINES {
+            Layout::of(machine.profile, 0).unwrap();
+        }
     }
 
     #[test]

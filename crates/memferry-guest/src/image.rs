@@ -7,22 +7,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::shell::Failure;
+use crate::error::Error;
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
 /// A cpio archive under construction. Adding a file adds its directories. The kernel unpacks concatenated archives.
-#[derive(Default)]
-pub(crate) struct Image {
+#[derive(Debug, Default)]
+pub struct Image {
     bytes: Vec<u8>,
     paths: BTreeSet<PathBuf>,
 }
 
 impl Image {
-    /// Creates an archive with the console that every guest needs; [`default`](Image::default) is empty.
-    pub(crate) fn new() -> Image {
+    /// Creates an archive with the console, which a guest needs; [`default`](Image::default) is empty.
+    pub fn new() -> Image {
         let mut image = Image::default();
         // The kernel opens it as the standard streams of process 1, before file systems are mounted.
         image.directories(Path::new("dev/console"));
@@ -31,12 +31,12 @@ impl Image {
     }
 
     /// Adds an empty directory, a mount point.
-    pub(crate) fn directory(&mut self, path: &str) {
+    pub fn directory(&mut self, path: &str) {
         self.directories(&Path::new(path).join("in it"));
     }
 
     /// Adds a file; the first file of a path stays.
-    pub(crate) fn file(&mut self, path: &str, content: &[u8]) {
+    pub fn file(&mut self, path: &str, content: &[u8]) {
         let path = path.trim_start_matches('/');
         if self.paths.insert(PathBuf::from(path)) {
             self.directories(Path::new(path));
@@ -44,16 +44,22 @@ impl Image {
         }
     }
 
-    /// Adds a program of this machine at `path`, and the libraries that it loads at their own paths.
-    pub(crate) fn program(&mut self, path: &str, program: &Path) -> Result<(), Failure> {
-        self.file(path, &read(program)?);
+    /// Adds a program of this machine at `path`, without symbols and debug information, and the libraries that it loads at
+    /// their own paths. Returns the size of the program.
+    ///
+    /// # Errors
+    /// A file cannot be read, or a library is missing.
+    pub fn program(&mut self, path: &str, program: &Path) -> Result<u64, Error> {
+        let content = loaded_part(read(program)?);
+        self.file(path, &content);
         for library in libraries(program)? {
             self.file(&library, &read(Path::new(&library))?);
         }
-        Ok(())
+        Ok(content.len() as u64)
     }
 
-    pub(crate) fn finish(mut self) -> Vec<u8> {
+    /// The bytes of the archive.
+    pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes
     }
@@ -90,26 +96,24 @@ impl Image {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, Failure> {
-    let bytes = fs::read(file).map_err(|error| {
-        Failure(format!("cannot copy {} into the guest: {error}; build it again", file.display()))
-    })?;
+fn read(file: &Path) -> Result<Vec<u8>, Error> {
+    let bytes = fs::read(file)
+        .map_err(|error| Error::Image(format!("cannot copy {} into the guest: {error}", file.display())))?;
     if u32::try_from(bytes.len()).is_err() {
-        return Err(Failure(format!("{} is too large for the guest", file.display())));
+        return Err(Error::Image(format!("{} is too large for the guest", file.display())));
     }
     Ok(bytes)
 }
 
 /// Paths of the loader and the libraries of a program.
-fn libraries(program: &Path) -> Result<Vec<String>, Failure> {
-    let output = Command::new("ldd")
-        .arg(program)
-        .env("LC_ALL", "C")
-        .output()
-        .map_err(|error| Failure(format!("cannot run `ldd`: {error}; install the package libc-bin")))?;
+fn libraries(program: &Path) -> Result<Vec<String>, Error> {
+    let output =
+        Command::new("ldd").arg(program).env("LC_ALL", "C").output().map_err(|error| {
+            Error::Image(format!("cannot run `ldd`: {error}; install the package libc-bin"))
+        })?;
     let text = String::from_utf8_lossy(&output.stdout);
     if let Some(line) = text.lines().find(|line| line.contains("not found")) {
-        return Err(Failure(format!("a library of {} is missing: {}", program.display(), line.trim())));
+        return Err(Error::Image(format!("a library of {} is missing: {}", program.display(), line.trim())));
     }
     // A static program has no libraries, and ldd fails for it.
     Ok(text.lines().filter_map(library).collect())
@@ -122,11 +126,31 @@ fn library(line: &str) -> Option<String> {
     (path.starts_with('/') && address.starts_with("(0x")).then(|| path.to_owned())
 }
 
-/// A copy of `program` without symbols and debug information in `directory`; the larger program itself without `strip`.
-pub(crate) fn stripped(program: &Path, directory: &Path) -> PathBuf {
-    let copy = directory.join(program.file_name().unwrap_or_default());
-    let status = Command::new("strip").arg("-o").arg(&copy).arg(program).status();
-    if status.is_ok_and(|status| status.success()) { copy } else { program.to_owned() }
+/// The part of an ELF file that the kernel and the dynamic linker read: without sections such as symbols and debug
+/// information, which are behind the segments. Other files stay as they are.
+///
+/// Source: ELF-64 object file format 1.5.
+fn loaded_part(mut file: Vec<u8>) -> Vec<u8> {
+    const MAGIC: &[u8] = b"\x7fELF\x02\x01";
+    let half = |at: usize| Some(usize::from(u16::from_le_bytes(file.get(at..at + 2)?.try_into().ok()?)));
+    let long = |at: usize| usize::try_from(u64::from_le_bytes(file.get(at..at + 8)?.try_into().ok()?)).ok();
+    let end = || {
+        let (headers, size, count) = (long(32)?, half(54)?, half(56)?);
+        let mut end = headers.checked_add(size * count)?;
+        for number in 0..count {
+            let header = headers + number * size;
+            end = end.max(long(header + 8)?.checked_add(long(header + 32)?)?);
+        }
+        Some(end)
+    };
+    let end = end().filter(|&end| file.starts_with(MAGIC) && end <= file.len() && end >= 64);
+    if let Some(end) = end {
+        file.truncate(end);
+        // The table of sections: its offset, the number of entries, the section with their names.
+        file[40..48].fill(0);
+        file[60..64].fill(0);
+    }
+    file
 }
 
 #[cfg(test)]
@@ -184,6 +208,40 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let error = Image::new().program("bin/x", Path::new("/nowhere/x")).unwrap_err().to_string();
-        assert!(error.contains("/nowhere/x") && error.contains("build it again"), "{error}");
+        assert!(error.contains("cannot copy /nowhere/x into the guest"), "{error}");
+    }
+
+    #[test]
+    fn a_program_runs_without_its_sections() {
+        let this = std::env::current_exe().unwrap();
+        let whole = fs::read(&this).unwrap();
+        let part = loaded_part(whole.clone());
+        assert!(part.len() < whole.len(), "{} of {}", part.len(), whole.len());
+        let directory = tempfile::tempdir().unwrap();
+        let copy = directory.path().join("copy");
+        fs::copy(&this, &copy).unwrap();
+        fs::write(&copy, part).unwrap();
+        let run = || Command::new(&copy).args(["--list", "a_program_runs"]).output();
+        let output = loop {
+            match run() {
+                // Another test has forked while the file was open, and its child has not called exec yet.
+                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                outcome => break outcome.unwrap(),
+            }
+        };
+        assert!(String::from_utf8_lossy(&output.stdout).contains("a_program_runs"), "{output:?}");
+    }
+
+    #[test]
+    fn other_files_stay_as_they_are() {
+        let mut cut = b"\x7fELF\x02\x01".to_vec();
+        assert_eq!(loaded_part(cut.clone()), cut);
+        // More program headers than the file has.
+        cut.resize(100, 0xff);
+        assert_eq!(loaded_part(cut.clone()), cut);
+        assert_eq!(loaded_part(b"#!/bin/sh\n".to_vec()), b"#!/bin/sh\n");
+        assert_eq!(loaded_part(Vec::new()), b"");
     }
 }
