@@ -27,6 +27,16 @@ const EQUAL: [(&str, &[&str]); 9] = [
     ("dsa", &["crc-fast", "memcmp", "memcpy", "memcpy, then crc-fast", "memset", "two memcpy"]),
     ("emulate", &["UMWAIT", "a thread on a futex"]),
     (
+        "memory",
+        &[
+            "STREAM's copy in C",
+            "a 2:1 loop in C",
+            "a dependent-load loop in C",
+            "a fill loop in C",
+            "a read loop in C",
+        ],
+    ),
+    (
         "mover",
         &["memcpy", "non_temporal", "rep_movsb", "two threads with memcpy", "copying on the core of spr-56c"],
     ),
