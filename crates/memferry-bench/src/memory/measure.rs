@@ -94,14 +94,14 @@ pub(super) fn compared(
     progress: &mut dyn FnMut(),
 ) -> io::Result<Vec<MemoryRow>> {
     let first = &site.cpus[..1];
-    let (chain, steps) = (field.chain, rounds.compared_steps);
+    let (chain, steps) = (field.chain, rounds.steps);
     let ours = |line: &mut usize| *line = chain.follow(*line, steps);
     let lines = std::slice::from_mut(&mut field.line);
     let pairs = match peers {
-        Ok(peers) => in_turns(first, lines, rounds.compared, ours, |line| {
+        Ok(peers) => in_turns(first, lines, rounds.compared_latency, ours, |line| {
             *line = peers.follow(chain, *line, steps);
         })?,
-        Err(_) => Pairs { ours: together(first, lines, rounds.compared, ours)?, peer: Vec::new() },
+        Err(_) => Pairs { ours: together(first, lines, rounds.compared_latency, ours)?, peer: Vec::new() },
     };
     let row = beside(LATENCY, "ns", pairs, &|time_s| time_s * 1e9 / steps as f64, peers.err(), seed);
     let mut rows = vec![MemoryRow { threads: 1, ..site.row(row, Figure::Compared, None) }];
@@ -156,7 +156,7 @@ fn beside(
 pub(super) fn cell(site: Site, field: &mut Field, rounds: Rounds) -> io::Result<Vec<MemoryRow>> {
     let (chain, steps) = (field.chain, rounds.steps);
     let lines = std::slice::from_mut(&mut field.line);
-    let times = together(&site.cpus[..1], lines, rounds.cell, |line| *line = chain.follow(*line, steps))?;
+    let times = together(&site.cpus[..1], lines, rounds.latency, |line| *line = chain.follow(*line, steps))?;
     let latencies: Vec<f64> = times.iter().map(|time_s| time_s * 1e9 / steps as f64).collect();
     let row = Row::median(site.place.name("latency"), "ns", Provenance::Measured, &latencies);
     let mut rows = vec![site.row(row, Figure::Latency, None)];
@@ -186,7 +186,7 @@ pub(super) fn curves(
                 field.arenas,
                 (field.chain, &mut field.line),
                 Load { traffic, delay },
-                (rounds.cell, rounds.steps),
+                (rounds.latency, rounds.steps),
             )?;
             let name = format!("{}_delay_{delay}", site.place.name(&format!("loaded_{}", traffic.name())));
             let row = Row::median(name, "ns", Provenance::Measured, &measured.latencies_ns);

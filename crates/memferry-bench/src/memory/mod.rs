@@ -64,16 +64,19 @@ pub const REGION_BYTES_MIN: usize = 2 << 20;
 /// The largest region: the lines of a chain of this size have numbers of 32 bits.
 pub const REGION_BYTES_MAX: usize = 128 << 30;
 
-/// Numbers of rounds.
+/// Numbers of rounds. Those of latencies are many and short, a fraction of a millisecond: other programs, if there are any,
+/// then disturb few of them, and not the median.
 #[derive(Clone, Copy, Debug)]
 struct Rounds {
-    /// Of a row beside a loop in C, ours and the peer's each.
+    /// Of a bandwidth beside a loop in C, ours and the peer's each.
     compared: usize,
-    /// Steps of the chain in such a round.
-    compared_steps: usize,
-    /// Of a cell and of a point of a curve.
+    /// Of the latency beside a loop in C.
+    compared_latency: usize,
+    /// Of a bandwidth in a cell.
     cell: usize,
-    /// Steps of the chain in such a round.
+    /// Of a latency in a cell, and in a point of a curve.
+    latency: usize,
+    /// Steps of the chain in a round.
     steps: usize,
 }
 
@@ -86,9 +89,10 @@ impl Rounds {
         let cell = (CELL * CELLS_FULL / cells_count.max(1)).clamp(3, CELL);
         Rounds {
             compared: effort.of(101, 3),
-            compared_steps: effort.of(50_000, 500),
+            compared_latency: effort.of(1001, 3),
             cell: effort.of(cell, 2),
-            steps: effort.of(20_000, 500),
+            latency: effort.of(20 * cell, 2),
+            steps: effort.of(2000, 500),
         }
     }
 }

@@ -171,12 +171,9 @@ fn words_count(bytes: &[u8]) -> usize {
 }
 
 fn loader_message() -> String {
-    // SAFETY: the message is a string that ends with a zero, and stays until the next call of this thread.
-    let message = unsafe { libc::dlerror().as_ref() };
-    // SAFETY: as above.
-    message.map_or("unknown reason".to_owned(), |it| {
-        unsafe { CStr::from_ptr(it) }.to_string_lossy().into_owned()
-    })
+    // SAFETY: the message, if there is one, ends with a zero and stays until the next call of this thread.
+    let message = unsafe { libc::dlerror().as_ref().map(|message| CStr::from_ptr(message)) };
+    message.map_or("unknown reason".to_owned(), |message| message.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
