@@ -3,6 +3,7 @@
 //! ```text
 //! harness                      samples in pairs, statistics, rows, records
 //! bindings                     the C library beside Rust
+//! memory                       latency and bandwidth by domain and node, idle and under load
 //! dsa  mover  cache  domains   the parts of the libraries, beside their peers
 //! offload                      the preload library of `memferry offload`
 //! papers                       the papers' benchmarks: measured, emulated, modelled
@@ -17,6 +18,7 @@ pub mod calibrate;
 pub mod domains;
 pub mod dsa;
 pub mod harness;
+pub mod memory;
 pub mod model;
 pub mod mover;
 #[allow(unsafe_code)]

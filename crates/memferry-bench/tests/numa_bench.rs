@@ -1,4 +1,5 @@
-//! The papers' benchmarks on a machine with several nodes: memory is on the nodes of the point, or on that of its core.
+//! Benchmarks on a machine with several nodes: memory is on the nodes of the point, or on that of its core, and matrices of
+//! memories are complete.
 
 #[path = "../../memferry/tests/numa_support/mod.rs"]
 mod numa_support;
@@ -8,6 +9,8 @@ use std::time::Duration;
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::cache::{Soak, soak};
+use memferry_bench::harness::Effort;
+use memferry_bench::memory::{Figure, MemoryBench, MemoryOptions, Pages, Peers};
 use memferry_bench::papers::{Axes, Backend, Metric, OnMachine, Point, RunLength, Way};
 use memferry_dsa::system::SystemState;
 use numa_support::{assert_no_strays, on_several_nodes, pairs};
@@ -55,6 +58,40 @@ fn memory_is_where_the_point_says() {
                 format!("source on node {source}, target on node {target}, threads on CPUs of node {cpus}");
             assert!(place(machine, &point).contains(&expected), "{}", place(machine, &point));
         }
+        assert_no_strays(machine);
+    });
+}
+
+#[test]
+fn matrices_have_a_cell_for_each_pair() {
+    on_several_nodes(|machine, nodes| {
+        let has_cpus = |node: &NodeId| !machine.node(*node).unwrap().allowed_cpus.is_empty();
+        let first = *nodes.iter().find(|node| has_cpus(node)).unwrap();
+        let wanted = vec![first, *nodes.iter().rfind(|node| **node != first).unwrap()];
+        let cpus: Vec<NodeId> = wanted.iter().copied().filter(has_cpus).collect();
+        let options = MemoryOptions {
+            nodes: Some(wanted.clone()),
+            threads: None,
+            size_bytes: None,
+            pages: vec![Pages::Small],
+            effort: Effort::Quick,
+            seed: 1,
+        };
+        // The guest has no compiler.
+        let why = Peers::compile("no-such-compiler").unwrap_err();
+        let bench = MemoryBench::new(machine, options).unwrap();
+        let measured = bench.run(Err(&why), &mut || ()).unwrap();
+        let of = |figure: Figure| measured.rows.iter().filter(move |row| row.figure == figure);
+        let mut pairs: Vec<_> = of(Figure::Latency).map(|row| (row.place.cpus, row.place.memory)).collect();
+        pairs.sort();
+        let mut expected: Vec<_> =
+            cpus.iter().flat_map(|&cpus| wanted.iter().map(move |&memory| (cpus, memory))).collect();
+        expected.sort();
+        assert_eq!(pairs, expected);
+        assert_eq!(of(Figure::Bandwidth).count(), 4 * expected.len());
+        let home = of(Figure::Compared).next().unwrap().place;
+        assert_eq!((home.cpus, home.memory), (first, first));
+        drop(measured);
         assert_no_strays(machine);
     });
 }

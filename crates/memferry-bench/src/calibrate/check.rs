@@ -4,9 +4,9 @@ use memferry::internals::{CopyMethod, Hardware, copies_s, reads_s, worker_copy_s
 use memferry::model::ModelError;
 use memferry::topology::{Machine, Node, NodeId};
 
-use super::arena::Arena;
 use super::sampling::Sampler;
 use super::{CalibrateError, SamplingPlan, copies};
+use crate::memory::arena::Arena;
 
 /// A benchmark: prediction and measurement.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,10 +8,10 @@ use memferry::internals::CopyMethod;
 use memferry::mover::{CopyMethods, CpuOptions, Mover};
 use memferry::topology::{Machine, Node};
 
-use super::arena::Arena;
 use super::sampling::Sampler;
-use super::threads::together;
 use super::{CalibrateError, Line};
+use crate::memory::arena::Arena;
+use crate::memory::threads::together;
 
 /// The rate of a copy method at a size.
 #[derive(Copy, Clone, Debug, PartialEq)]

@@ -3,9 +3,10 @@
 use memferry::internals::CopyMethod;
 use memferry::topology::{Node, NodeId};
 
-use super::arena::Arena;
 use super::sampling::Sampler;
-use super::{CalibrateError, Spread, kernels};
+use super::{CalibrateError, Spread};
+use crate::memory::arena::Arena;
+use crate::memory::chain::Chain;
 
 /// Latency and bandwidth between the CPUs of a node and a memory. Rates in bytes per second; a copied byte counts once.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,11 +57,12 @@ pub(super) const fn figures_count(threads: usize) -> usize {
     3 + 3 * threads
 }
 
-/// Measures a path. `arenas` are in `memory`, at least one per CPU; the source of the first one is a chain.
+/// Measures a path. Arenas, at least one per CPU, and the chain are in `memory`.
 pub(super) fn measure(
     node: &Node,
     memory: NodeId,
     arenas: &mut [Arena],
+    chain: &Chain,
     threads_max: usize,
     sampler: &mut Sampler,
 ) -> Result<MemoryPath, CalibrateError> {
@@ -82,7 +84,7 @@ pub(super) fn measure(
         copies.push(rate(&[cpu], arenas, &copy)?);
     }
     for &cpu in cpus.iter().step_by(cpus.len().div_ceil(threads_max)) {
-        latencies.push(latency_s(cpu, &arenas[0], sampler)?);
+        latencies.push(latency_s(cpu, chain, sampler)?);
     }
     let spread = |figures: &[f64]| Spread::of(figures).ok_or(CalibrateError::NoCpus);
     Ok(MemoryPath {
@@ -97,10 +99,10 @@ pub(super) fn measure(
     })
 }
 
-/// Seconds per step along the chain in the arena's source.
-fn latency_s(cpu: u32, arena: &Arena, sampler: &mut Sampler) -> Result<f64, CalibrateError> {
+/// Seconds per step along the chain.
+fn latency_s(cpu: u32, chain: &Chain, sampler: &mut Sampler) -> Result<f64, CalibrateError> {
     let time_s = sampler.together_s(&[cpu], &mut [0], |line| {
-        *line = kernels::follow(arena.source(), *line, CHAIN_STEPS);
+        *line = chain.follow(*line, CHAIN_STEPS);
     })?;
     Ok(time_s / CHAIN_STEPS as f64)
 }

@@ -14,20 +14,17 @@
 //! the same machine. A machine with many nodes gets fewer passes and samples in the same time; a profile states how many
 //! ([`Sampling`]).
 //!
-//! Source: the chain of pointers is `lat_mem_rd` of L. McVoy, C. Staelin, "lmbench: portable tools for performance
-//! analysis" (1996); bandwidths are those of all CPUs of a node, as in Greinsmark (2020), tables 5 to 8.
+//! The loops and their memory are those of [`crate::memory`]. Bandwidths are those of all CPUs of a node, as in Greinsmark
+//! (2020), tables 5 to 8.
 
-pub(crate) mod arena;
+mod arenas;
 mod check;
 mod copies;
 mod devices;
 mod error;
 mod fit;
-#[allow(unsafe_code)]
-mod kernels;
 mod memory_paths;
 mod sampling;
-pub(crate) mod threads;
 
 pub use check::{Check, Checked};
 pub use copies::{Copies, CopyRate, best_methods};
@@ -39,10 +36,10 @@ use memferry::mover::CopyMethods;
 use memferry::topology::{Link, Machine, Node, NodeId};
 pub use memory_paths::MemoryPath;
 pub use sampling::{Sampling, SamplingPlan};
-pub use threads::undisturbed;
 
-use self::arena::Arenas;
+use self::arenas::Arenas;
 use self::sampling::Sampler;
+pub use crate::memory::threads::undisturbed;
 
 /// The results of a calibration.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,16 +121,16 @@ impl<'a> Calibrator<'a> {
         let mut paths = Vec::new();
         // All nodes use the arenas of a memory before those of the next memory are allocated.
         for memory in &memories {
-            let arenas = self.arenas.of(memory.id)?;
+            let (arenas, chain) = self.arenas.of(memory.id)?;
             for cpus in &cpus {
-                paths.push(memory_paths::measure(cpus, memory.id, arenas, threads_max, &mut sampler)?);
+                paths.push(memory_paths::measure(cpus, memory.id, arenas, chain, threads_max, &mut sampler)?);
                 progress();
             }
         }
         // In the order of the machine's nodes, as its links are.
         paths.sort_by_key(|way| (way.cpus, way.memory));
         let home = home(self.machine)?;
-        let arena = &mut self.arenas.of(home.id)?[0];
+        let arena = &mut self.arenas.of(home.id)?.0[0];
         let copies = copies::measure(self.machine, home, arena, &mut sampler, progress)?;
         let methods = self.methods.map_or_else(|| copies::methods(home, arena), Ok)?;
         self.methods = Some(methods);
@@ -162,7 +159,7 @@ impl<'a> Calibrator<'a> {
     /// As [`pass`](Self::pass).
     pub fn check(&mut self) -> Result<Check, CalibrateError> {
         let home = home(self.machine)?;
-        Check::measure(self.machine, home, self.arenas.of(home.id)?, self.effort)
+        Check::measure(self.machine, home, self.arenas.of(home.id)?.0, self.effort)
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use memferry::internals::Fact;
 
-use super::threads::{together, undisturbed};
-use super::{CalibrateError, arena, fact};
+use super::{CalibrateError, fact};
+use crate::memory::arena::exceeding_caches_bytes;
+use crate::memory::threads::{together, undisturbed};
 
 /// Limits of a calibration.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -43,14 +44,9 @@ impl SamplingPlan {
         self.limit.mul_f64(PASS_SHARE / figures_count.max(1) as f64)
     }
 
-    /// Size of each CPU's arena, so that all together exceed the caches several times. Caches that do not evict in the order
-    /// of use would still hold a part of twice their size.
+    /// Size of each CPU's arena.
     pub(super) fn arena_bytes(self, cpus: &[u32]) -> usize {
-        if self.is_quick {
-            return 16 << 20;
-        }
-        let cache_bytes = cpus.first().and_then(|&cpu| arena::cache_bytes(cpu)).unwrap_or(32 << 20);
-        (8 * cache_bytes / cpus.len().max(1)).max(32 << 20)
+        if self.is_quick { 16 << 20 } else { exceeding_caches_bytes(cpus, cpus.len()) }
     }
 
     /// Bytes of one round: some milliseconds, so that some rounds are undisturbed.

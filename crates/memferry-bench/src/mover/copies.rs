@@ -6,8 +6,8 @@ use memferry::internals::{Bytes, Trial};
 use memferry::mover::CopyMethods;
 
 use super::Size;
-use crate::calibrate::arena::cache_bytes;
 use crate::harness::{Comparison, Pairs};
+use crate::memory::arena::cache_bytes;
 
 /// Times of the copy kernel beside its methods.
 #[derive(Clone, Debug)]

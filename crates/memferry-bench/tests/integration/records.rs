@@ -7,7 +7,7 @@ use memferry_bench::harness::{WORK, check_equal_work};
 use serde_json::Value;
 
 /// Peers of rows without `peer_how`: the same work, measured in the same run, by benchmark. Without their versions.
-const EQUAL: [(&str, &[&str]); 9] = [
+const EQUAL: &[(&str, &[&str])] = &[
     ("cache", &["LRU", "before the threads", "moka", "quick_cache", "thesis"]),
     (
         "cold",
@@ -26,6 +26,16 @@ const EQUAL: [(&str, &[&str]); 9] = [
     ("domains", &["a tokio runtime with as many workers"]),
     ("dsa", &["crc-fast", "memcmp", "memcpy", "memcpy, then crc-fast", "memset", "two memcpy"]),
     ("emulate", &["UMWAIT", "a thread on a futex"]),
+    (
+        "memory",
+        &[
+            "STREAM's copy in C",
+            "a 2:1 loop in C",
+            "a dependent-load loop in C",
+            "a fill loop in C",
+            "a read loop in C",
+        ],
+    ),
     (
         "mover",
         &["memcpy", "non_temporal", "rep_movsb", "two threads with memcpy", "copying on the core of spr-56c"],

@@ -7,6 +7,7 @@ mod domains;
 mod dsa;
 mod emulate;
 mod isa;
+mod memory;
 mod mover;
 mod offload;
 mod papers;
@@ -19,7 +20,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use memferry::topology::Machine;
-use memferry_bench::harness::{Effort, Record, Row, check_writable};
+use memferry_bench::harness::{CsvRow, Effort, Record, Row, check_writable};
 pub(crate) use memferry_bench::harness::{machine_slug, rfc3339};
 use serde_json::Value;
 
@@ -49,6 +50,7 @@ enum Bench {
     Domains(domains::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
+    Memory(memory::Arguments),
     Mover(mover::Arguments),
     Offload(offload::Arguments),
     Query(query::Arguments),
@@ -66,6 +68,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Domains(arguments) => domains::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
+        Bench::Memory(arguments) => memory::run(arguments, out),
         Bench::Mover(arguments) => mover::run(arguments, out),
         Bench::Offload(arguments) => offload::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
@@ -122,12 +125,24 @@ impl Keep {
         directory: Option<&Path>,
         out: &mut dyn Write,
     ) -> Result<()> {
+        self.finish_with(name, record, directory, out, |rows| table(rows).to_string())
+    }
+
+    /// The same for rows of any kind; `text` shows them.
+    fn finish_with<R: CsvRow>(
+        &self,
+        name: &str,
+        record: &Record<R>,
+        directory: Option<&Path>,
+        out: &mut dyn Write,
+        text: impl FnOnce(&[R]) -> String,
+    ) -> Result<()> {
         // The record first: the output may be a closed pipe.
         let written = directory.map(|directory| record.write_as(name, directory)).transpose();
         if self.json {
             output::json(out, record)?;
         } else {
-            write!(out, "{}", table(&record.rows))?;
+            write!(out, "{}", text(&record.rows))?;
             if let Ok(Some(path)) = &written {
                 writeln!(out, "\nwritten to {}", path.display())?;
             }

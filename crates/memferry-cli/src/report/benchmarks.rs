@@ -1,6 +1,7 @@
 //! Figures of the benchmark records of this machine.
 
 use super::figure::{Axis, Figure, Kind, Point, Scale};
+use super::memory;
 use super::records::{Record, Row};
 use super::sweeps;
 use super::times;
@@ -17,6 +18,7 @@ pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
             "cache" => vec![cache(first)],
             "calibrate" => check(first),
             "qdp" => times::query(records),
+            "memory" => memory::figures(first),
             "atomics" => vec![times::sharing(records)],
             _ => sweeps::figures(&records.iter().collect::<Vec<_>>()),
         }
@@ -105,7 +107,7 @@ fn check(record: &Record) -> Vec<Figure> {
     vec![errors, times]
 }
 
-fn ratio(row: &Row, series: &str, x: &str) -> Option<Point> {
+pub(super) fn ratio(row: &Row, series: &str, x: &str) -> Option<Point> {
     let point =
         Point::new(series, row.how.unwrap_or(Provenance::Measured), x, row.ratio.filter(|it| *it > 0.0)?);
     Some(match (row.ratio_low, row.ratio_high) {

@@ -3,9 +3,9 @@
 //! ```text
 //! Machine ──▶ advice            settings in words
 //! model, published/ ──▶ papers  ──▶ Figure ◀──▶ CSV
-//! results/ ──▶ records ──▶ benchmarks, times, sweeps ─┘ │
-//!                                                      ▼
-//!                                                 draw ──▶ SVG ──▶ page
+//! results/ ──▶ records ──▶ benchmarks, memory, times, sweeps ─┘ │
+//!                                                               ▼
+//!                                                             draw ──▶ SVG ──▶ page
 //! ```
 //!
 //! A [`Figure`] has all data of a picture, so that its CSV alone gives the same picture again (`--figure`).
@@ -15,6 +15,7 @@ mod benchmarks;
 mod collect;
 mod draw;
 mod figure;
+mod memory;
 
 mod page;
 mod papers;

@@ -182,6 +182,59 @@ fn a_check_is_drawn_with_its_errors() {
     assert!(picture.contains("(+20.0 %)") && picture.contains("(−2.0 %)"), "{picture}");
 }
 
+#[test]
+fn matrices_of_memory_are_heat_maps_and_curves() {
+    let row = |figure: &str, memory: u32, pages: &str, value: f64| {
+        json!({ "name": format!("{figure}_{memory}_{pages}"), "value": value, "unit": "ns", "how": "measured",
+            "samples": 3, "min": value, "max": value + 1.0, "figure": figure, "cpus": 0, "memory": memory,
+            "pages": pages, "threads": 2 })
+    };
+    let with = |mut row: serde_json::Value, columns: serde_json::Value| {
+        row.as_object_mut().unwrap().extend(columns.as_object().unwrap().clone());
+        row
+    };
+    let mut rows = vec![with(
+        row("compared", 0, "huge", 99.0),
+        json!({ "name": "idle_latency", "peer": "a loop", "ratio": 1.01, "ratio_low": 1.0, "ratio_high": 1.02 }),
+    )];
+    for (memory, factor) in [(0, 1.0), (8, 2.0)] {
+        for pages in ["huge", "small"] {
+            rows.push(row("latency", memory, pages, 100.0 * factor));
+            rows.push(with(row("bandwidth", memory, pages, 5000.0 / factor), json!({ "traffic": "read" })));
+            for (delay, load) in [(0, 9000.0), (50, 3000.0)] {
+                let columns = json!({ "name": format!("loaded_{memory}_{pages}_{delay}"), "traffic": "mix",
+                    "delay": delay, "load_mb_per_s": load });
+                rows.push(with(row("loaded_latency", memory, pages, 150.0 * factor), columns));
+            }
+        }
+    }
+    let record: Record =
+        serde_json::from_value(record("memory", "2026-01-01T00:00:00Z", json!(rows))).unwrap();
+    let figures = benchmarks::figures(&[record]);
+    let kinds: Vec<(&str, Kind)> = figures.iter().map(|it| (it.name.as_str(), it.kind)).collect();
+    assert_eq!(
+        kinds,
+        [
+            ("memory-latency", Kind::HeatLess),
+            ("memory-bandwidth", Kind::HeatMore),
+            ("memory-loaded-0-to-0", Kind::Lines),
+            ("memory-loaded-0-to-8", Kind::Lines),
+            ("memory-compared", Kind::Rows),
+        ]
+    );
+    let cells = |index: usize| -> Vec<(&str, &str, &str, Option<f64>)> {
+        figures[index].points.iter().map(|it| (&*it.panel, &*it.series, &*it.x, it.y)).collect()
+    };
+    assert_eq!(cells(0)[3], ("small pages", "0", "8", Some(200.0)));
+    assert_eq!(cells(1)[2], ("read, huge pages", "0", "8", Some(2.5)), "in GB/s");
+    assert_eq!(cells(3)[2], ("", "mix, small pages", "9", Some(300.0)));
+    assert_eq!(figures[4].points[0].range, Some((1.0, 1.02)));
+    for figure in &figures {
+        assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
+        assert!(draw::document(figure).ends_with("</svg>\n"), "{}", figure.name);
+    }
+}
+
 /// Fields that distinguish rows of a benchmark distinguish them in its figures.
 #[test]
 fn tenants_are_named_by_priorities_and_read_buffers() {

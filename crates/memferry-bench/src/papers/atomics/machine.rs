@@ -12,7 +12,7 @@ use memferry::topology::{Machine, NodeId};
 use memferry_dsa::internals::affinity::confine;
 
 use super::{AtomicsRuns, Measurement, Metric, Point, SharedWork, Skipped};
-use crate::calibrate::threads::together;
+use crate::memory::threads::together;
 
 /// Size of a block: the accessing thread copies it itself.
 const BLOCK_BYTES: usize = 4096;

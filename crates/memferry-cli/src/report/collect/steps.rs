@@ -38,10 +38,11 @@ const fn bench(name: &'static str, needs: Needs, arguments: &'static [&'static s
     step(name, needs, Gives::Record, arguments)
 }
 
-pub(super) const STEPS: [Step; 25] = [
+pub(super) const STEPS: [Step; 26] = [
     step("topology", Needs::Nothing, Gives::Output, &["topology", "--json"]),
     step("doctor", Needs::Nothing, Gives::Output, &["doctor", "--json"]),
     step("calibrate", Needs::Nothing, Gives::Profile, &["calibrate", "--check"]),
+    bench("memory", Needs::Nothing, &["bench", "memory"]),
     bench("submit", Needs::Nothing, &["bench", "submit"]),
     bench("routes", Needs::Device, &["bench", "routes"]),
     bench("qdp", Needs::Nothing, &["bench", "qdp"]),

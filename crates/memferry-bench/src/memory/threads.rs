@@ -1,10 +1,12 @@
-//! Work on several CPUs at the same time.
+//! Work on several CPUs at the same time, alone or in turns with that of a peer.
 
 use std::sync::Barrier;
 use std::time::Instant;
 use std::{io, thread};
 
 use memferry_dsa::internals::affinity::confine;
+
+use crate::harness::Pairs;
 
 /// The time of work on an idle machine: the minimum of the samples, since other programs make work only slower. Infinite
 /// without samples.
@@ -55,6 +57,39 @@ pub(crate) fn together<W: Send>(
     Ok((0..rounds).filter_map(round).collect())
 }
 
+/// Runs `ours` and `peer` on each of `cpus` as [`together`] does, `rounds` times each; even pairs of rounds begin with ours, odd
+/// pairs with the peer. The same threads run both, with the same works.
+///
+/// # Errors
+/// As [`together`].
+pub(crate) fn in_turns<W: Send>(
+    cpus: &[u32],
+    works: &mut [W],
+    rounds: usize,
+    ours: impl Fn(&mut W) + Sync,
+    peer: impl Fn(&mut W) + Sync,
+) -> io::Result<Pairs> {
+    let mut turns: Vec<(usize, &mut W)> = works.iter_mut().map(|work| (0, work)).collect();
+    let times = together(cpus, &mut turns, 2 * rounds, |(round, work)| {
+        if is_ours(*round) {
+            ours(work)
+        } else {
+            peer(work)
+        }
+        *round += 1;
+    })?;
+    let mut pairs = Pairs::default();
+    for (round, time_s) in times.into_iter().enumerate() {
+        if is_ours(round) { pairs.ours.push(time_s) } else { pairs.peer.push(time_s) }
+    }
+    Ok(pairs)
+}
+
+/// Whether a round is ours: A B B A ...
+fn is_ours(round: usize) -> bool {
+    (round / 2).is_multiple_of(2) == round.is_multiple_of(2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +98,20 @@ mod tests {
     fn what_others_take_is_left_out() {
         assert_eq!(undisturbed(&[3.0]), 3.0);
         assert_eq!(undisturbed(&[90.0, 3.0, 5.0]), 3.0);
+    }
+
+    #[test]
+    fn ours_and_the_peer_take_turns() {
+        let cpus = memferry::topology::Machine::discover().unwrap().nodes()[0].allowed_cpus.clone();
+        let mut orders = vec![String::new(); cpus.len()];
+        let slow = |order: &mut String| {
+            order.push('B');
+            thread::sleep(std::time::Duration::from_millis(5));
+        };
+        let pairs = in_turns(&cpus, &mut orders, 3, |order| order.push('A'), slow).unwrap();
+        assert!(orders.iter().all(|order| order == "ABBAAB"), "{orders:?}");
+        assert_eq!((pairs.ours.len(), pairs.peer.len()), (3, 3));
+        assert!(pairs.peer.iter().all(|&time_s| time_s >= 0.005), "{pairs:?}");
     }
 
     #[test]
