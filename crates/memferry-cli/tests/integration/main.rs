@@ -1,8 +1,8 @@
 //! The tests of the command: linking one program takes less time than linking many.
 
 mod advise;
-mod bench_memory;
 mod bench_offload;
+mod bench_memory;
 mod bench_papers;
 mod bench_qdp;
 mod calibrate;
