@@ -18,6 +18,7 @@ mod runner;
 pub mod tpch;
 mod tpch_files;
 mod tpch_tables;
+mod workload;
 
 pub use answers::{Difference, answers_equal};
 pub use benchmark::{Answers, QueryBenchmark};
@@ -27,6 +28,7 @@ pub use paper_table::{paper_query, paper_table};
 pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};
 pub use tpch_files::{tpch_file, tpch_files, tpch_table_names};
 pub use tpch_tables::{TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, tpch_tables};
+pub use workload::WorkloadBenchmark;
 
 use datafusion::error::DataFusionError;
 use memferry::mover::MoverError;

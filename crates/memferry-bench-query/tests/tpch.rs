@@ -414,3 +414,50 @@ async fn all_queries_say_in_which_order_they_need_their_scans() {
         assert_eq!(scans, expected, "Q{number}\n{}", displayable(plan.as_ref()).indent(false));
     }
 }
+
+/// All queries over files, twice each, with decoded columns kept in a budget that has no room for them, for some, and for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_answer_the_same_with_kept_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let scale = 0.01;
+    let written = tpch_files(scale, directory.path(), &()).unwrap();
+    let plain = SessionContext::new();
+    for table in tpch_table_names() {
+        let location = tpch_file(&written, table).display().to_string();
+        plain.register_parquet(table, location, Default::default()).await.unwrap();
+    }
+    let machine = Arc::new(Machine::discover().unwrap());
+    let (mut working_set_bytes, mut served) = (None, Vec::new());
+    // The ample one first: it tells how much the others have room for.
+    for share in [None, Some(2), Some(100)] {
+        let budget_bytes =
+            share.zip(working_set_bytes).map_or(256 << 20, |(share, bytes): (u64, u64)| bytes / share);
+        let tiers = Tiers::builder(Arc::clone(&machine)).budget_bytes(Some(budget_bytes)).build().unwrap();
+        let options =
+            SessionOptions { partitions: 2, tiers: Some(Arc::clone(&tiers)), ..SessionOptions::default() };
+        let context = memferry_query::session(&options);
+        context.sql("set memferry.keep_decoded = true").await.unwrap().collect().await.unwrap();
+        for table in tpch_table_names() {
+            files::register(&context, table, &tpch_file(&written, table).to_string_lossy()).await.unwrap();
+        }
+        let mut groups = 0;
+        for number in tpch::QUERIES {
+            let sql = tpch::query(number, scale);
+            let expected = plain.sql(&sql).await.unwrap().collect().await.unwrap();
+            for _ in 0..2 {
+                let plan = context.sql(&sql).await.unwrap().create_physical_plan().await.unwrap();
+                let answer =
+                    datafusion::physical_plan::collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
+                if let Err(difference) = answers_equal(&expected, &answer) {
+                    panic!("query {number}, {budget_bytes} bytes: {difference}");
+                }
+                groups += files::FileReport::of(plan.as_ref()).decoded_row_groups;
+                let usage = tiers.cache().stats().nodes[0];
+                assert!(usage.peak_bytes <= usage.budget_bytes, "query {number}: {usage:?}");
+            }
+        }
+        served.push(groups);
+        working_set_bytes.get_or_insert(tiers.cache().stats().nodes[0].used_bytes as u64);
+    }
+    assert!(served[0] > 60 && served[0] > served[1] && served[1] > served[2], "{served:?}");
+}

@@ -166,6 +166,9 @@ extensions_options! {
         /// Bytes that a partition of a scan reads ahead of its decoder.
         pub read_ahead_bytes: usize, default = 32 << 20
 
+        /// Keep decoded columns of local files in the memory of the node, within the budget of near memory.
+        pub keep_decoded: bool, default = false
+
         /// Read the first row groups of the scan that the plan needs next, before it is opened.
         pub plan_ahead: bool, default = false
 

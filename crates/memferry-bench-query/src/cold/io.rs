@@ -19,14 +19,14 @@ pub enum Temperature {
 }
 
 /// The files of a benchmark, made cold or warm before each run.
-pub(super) struct FileCache {
+pub(crate) struct FileCache {
     files: Vec<(PathBuf, File)>,
     pub(super) temperature: Temperature,
 }
 
 impl FileCache {
     /// The files in `directory`.
-    pub(super) fn open(directory: &Path, temperature: Temperature) -> Result<FileCache, QueryError> {
+    pub(crate) fn open(directory: &Path, temperature: Temperature) -> Result<FileCache, QueryError> {
         let list = || -> io::Result<Vec<(PathBuf, File)>> {
             let mut files = Vec::new();
             for entry in fs::read_dir(directory)? {
@@ -40,7 +40,7 @@ impl FileCache {
     }
 
     /// Drops all pages, or reads them all.
-    pub(super) fn prepare(&self) -> Result<(), QueryError> {
+    pub(crate) fn prepare(&self) -> Result<(), QueryError> {
         self.files.iter().try_for_each(|(path, file)| {
             match self.temperature {
                 Temperature::Cold => drop_pages(file),

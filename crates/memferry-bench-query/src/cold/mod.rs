@@ -25,13 +25,14 @@ use memferry_query::load::Progress;
 use memferry_query::{SessionOptions, Tiers, files, session};
 use tokio::runtime::Runtime;
 
-use self::io::FileCache;
 use self::peers::{ENGINES, Peer, Run, RunAnswer};
-use self::way::{Session, Way, register_plain};
+use self::way::{Session, Way};
 use crate::{QueryError, answers_equal, tpch, tpch_file, tpch_table_names};
 
+pub(crate) use self::io::FileCache;
 pub use self::io::Temperature;
 pub use self::pushdown::{WIDE_ROWS, wide_files};
+pub(crate) use self::way::register_plain;
 
 /// The benchmark of queries over cold files.
 pub struct ColdBenchmark {

@@ -85,7 +85,7 @@ fn late_columns(plan: &dyn ExecutionPlan) -> Result<usize, QueryError> {
 }
 
 /// Registers the files of TPC-H, at the location of each table, as plain DataFusion does.
-pub(super) fn register_plain(
+pub(crate) fn register_plain(
     runtime: &Runtime,
     context: &SessionContext,
     location: impl Fn(&str) -> String,

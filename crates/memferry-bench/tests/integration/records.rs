@@ -43,6 +43,7 @@ const EQUAL: &[(&str, &[&str])] = &[
     ("offload", &["the same server without the library"]),
     ("pollution", &["alone"]),
     ("query", &["datafusion"]),
+    ("workload", &["DataFusion", "the first fifth"]),
 ];
 
 /// Whether the name of a peer says how its number was obtained, or what it lacks.

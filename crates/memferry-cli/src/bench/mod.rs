@@ -14,6 +14,7 @@ mod papers;
 mod peers;
 mod query;
 mod soak;
+mod workload;
 
 use std::io::Write;
 use std::path::Path;
@@ -55,6 +56,7 @@ enum Bench {
     Offload(offload::Arguments),
     Query(query::Arguments),
     Soak(soak::Arguments),
+    Workload(workload::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
@@ -73,6 +75,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Offload(arguments) => offload::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
+        Bench::Workload(arguments) => workload::run(arguments, out),
     }
 }
 

@@ -32,8 +32,12 @@ impl Summary<'_> {
     fn files_sentence(&self) -> String {
         let FileReport { requests, bytes_read, bytes_read_ahead, time_waiting, .. } = self.files;
         let near = self.files.bytes_requested.saturating_sub(bytes_read);
+        let decoded = match self.files.decoded_row_groups {
+            0 => String::new(),
+            groups => format!("; {} decoded already", count(groups as usize, "row group")),
+        };
         format!(
-            "files: {} in {}, {} of it ahead of need; {} were near; waited {:.1} ms",
+            "files: {} in {}, {} of it ahead of need; {} were near{decoded}; waited {:.1} ms",
             size(bytes_read),
             count(requests as usize, "request"),
             size(bytes_read_ahead),
@@ -102,6 +106,11 @@ impl Summary<'_> {
             "file_bytes_requested": self.files.bytes_requested,
             "file_requests": self.files.requests,
             "file_hit_ratio": self.files.hit_ratio(),
+            "decoded_row_groups": self.files.decoded_row_groups,
+            "decoded_row_groups_missed": self.files.decoded_row_groups_missed,
+            "decoded_bytes_kept": self.files.decoded_bytes_kept,
+            "decoded_bytes_refused": self.files.decoded_bytes_refused,
+            "decoded_columns_evicted": self.files.decoded_columns_evicted,
             "waiting_seconds": report.time_waiting.as_secs_f64(),
             "working_seconds": report.time_working.as_secs_f64(),
             "predicted_seconds": report.time_predicted.as_secs_f64(),

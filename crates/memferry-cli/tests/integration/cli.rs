@@ -618,6 +618,37 @@ fn bench_cold_measures_files() {
 
 /// Of the filters, one; and the names that `--query` knows.
 #[test]
+fn bench_workload_compares_and_counts() {
+    let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let files = files.path().to_str().unwrap();
+    let bench = ["bench", "workload", "--quick", "--json", "--files", files, "--sessions", "3"];
+    let record = prints_json(&bench);
+    let rows = record["rows"].as_array().unwrap();
+    let row = |name: &str| {
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name}: {record}"))
+    };
+    for name in ["workload_warming", "workload_vs_datafusion", "workload_vs_stored", "workload_rss_bytes"] {
+        assert!(row(name)["ratio"].as_f64().unwrap() > 0.0, "{name}: {record}");
+    }
+    let value = |name: &str| row(name)["value"].as_f64().unwrap();
+    let budget_bytes = row("workload_peak_bytes")["peer_value"].as_f64().unwrap();
+    assert!(value("workload_peak_bytes") <= budget_bytes, "{record}");
+    assert_eq!(budget_bytes, (value("workload_working_set_bytes") / 2.0).floor(), "{record}");
+    // Each session runs a query in each of the five sections.
+    assert!(value("workload_queries") >= 15.0, "{record}");
+    for section in 1..=5 {
+        assert!(value(&format!("workload_speed_{section:02}")) > 0.0, "{record}");
+        assert!(value(&format!("workload_decoded_share_{section:02}")) <= 1.0, "{record}");
+    }
+    let budget = [&bench[..], &["--budget", "1MiB"]].concat();
+    let record = prints_json(&budget);
+    let peak = record["rows"].as_array().unwrap().iter().find(|row| row["name"] == "workload_peak_bytes");
+    assert_eq!(peak.unwrap()["peer_value"].as_f64(), Some(1_048_576.0), "{record}");
+    fails(&["bench", "workload", "--seconds", "0"], USAGE, &["1..=604800"]);
+    fails(&["bench", "workload", "--quick", "--budget", "many"], USAGE, &["512MiB"]);
+}
+
+#[test]
 fn bench_cold_measures_pushdown() {
     let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let files = files.path().to_str().unwrap();

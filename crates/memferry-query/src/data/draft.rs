@@ -198,26 +198,74 @@ impl Draft {
         self.add_child(&[pieces[0].as_any_dictionary().values().clone()], offset_max)
     }
 
-    /// All its buffers, in the order in which [`build`](Draft::build) takes them.
-    fn sources(&self) -> Vec<&Source> {
-        let own = self.nulls.iter().chain(&self.buffers);
-        own.chain(self.children.iter().flat_map(Draft::sources)).collect()
+    /// Places its buffers one after the other, the first one at `end`, which moves behind the last one.
+    pub(super) fn shape(&self, end: &mut usize) -> Shape {
+        let mut range = |source: &Source| {
+            let start = *end;
+            let size_bytes = source.size_bytes();
+            *end = (start + size_bytes).next_multiple_of(ALIGNMENT_BYTES);
+            start..start + size_bytes
+        };
+        Shape {
+            data_type: self.data_type.clone(),
+            rows: self.rows,
+            nulls: self.nulls.as_ref().map(&mut range),
+            null_count: self.null_count,
+            buffers: self.buffers.iter().map(&mut range).collect(),
+            children: self.children.iter().map(|child| child.shape(end)).collect(),
+        }
     }
 
-    /// The array over `buffers`, which hold what [`sources`](Draft::sources) wrote.
-    fn build(self, buffers: &mut impl Iterator<Item = Buffer>) -> ArrayData {
-        let nulls = self.nulls.is_some().then(|| buffers.next()).flatten();
-        let own = buffers.by_ref().take(self.buffers.len()).collect();
-        let builder = ArrayData::builder(self.data_type)
+    /// Writes its buffers to their places.
+    ///
+    /// Shapes: `shape` is that of this draft, and `memory` is zeroed where it is.
+    pub(super) fn write(&self, shape: &Shape, memory: &mut [u8]) {
+        let own = self.nulls.iter().zip(&shape.nulls).chain(self.buffers.iter().zip(&shape.buffers));
+        own.for_each(|(source, range)| source.write(&mut memory[range.clone()]));
+        self.children.iter().zip(&shape.children).for_each(|(child, shape)| child.write(shape, memory));
+    }
+}
+
+/// The form of an array, and where its buffers are in the memory that a draft was written to.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    data_type: DataType,
+    rows: usize,
+    nulls: Option<Range<usize>>,
+    null_count: usize,
+    buffers: Vec<Range<usize>>,
+    children: Vec<Shape>,
+}
+
+impl Shape {
+    /// The array over the buffers that `buffer` returns for their places.
+    ///
+    /// # Safety
+    /// They hold what [`Draft::write`] wrote to these places for the draft of this shape.
+    pub(super) unsafe fn array(&self, buffer: &impl Fn(Range<usize>) -> Buffer) -> ArrayRef {
+        // SAFETY: passed on to the caller.
+        make_array(unsafe { self.build(buffer) })
+    }
+
+    /// # Safety
+    /// As for [`array`](Shape::array).
+    unsafe fn build(&self, buffer: &impl Fn(Range<usize>) -> Buffer) -> ArrayData {
+        let buffer_at = |range: &Range<usize>| match range.is_empty() {
+            true => Buffer::default(),
+            false => buffer(range.clone()),
+        };
+        let builder = ArrayData::builder(self.data_type.clone())
             .len(self.rows)
             .null_count(self.null_count)
-            .null_bit_buffer(nulls)
-            .buffers(own)
-            .child_data(self.children.into_iter().map(|child| child.build(buffers)).collect());
+            .null_bit_buffer(self.nulls.as_ref().map(buffer_at))
+            .buffers(self.buffers.iter().map(buffer_at).collect())
+            // SAFETY: passed on to the caller.
+            .child_data(self.children.iter().map(|child| unsafe { child.build(buffer) }).collect());
         // SAFETY: the pieces were valid arrays of this type, which Arrow guarantees of every array made by safe code.
         // Joining them keeps what makes an array valid: `Source` wrote as many values as there are rows (asserted on
         // sizes), offsets ascend from 0 to the length of what they point into, long views point at the strings they
-        // pointed at before, keys at the same dictionary, and strings were copied whole, so they are UTF-8 still.
+        // pointed at before, keys at the same dictionary, and strings were copied whole, so they are UTF-8 still. The
+        // caller returns the bytes that were written.
         unsafe { builder.build_unchecked() }
     }
 }
@@ -226,37 +274,24 @@ impl Draft {
 ///
 /// Cost: one mapping, none for empty arrays.
 pub(super) fn place(
-    drafts: Vec<Draft>,
+    drafts: &[Draft],
     machine: &Machine,
     home: NodeId,
 ) -> Result<(Vec<ArrayRef>, usize), MemoryError> {
-    let sources: Vec<&Source> = drafts.iter().flat_map(Draft::sources).collect();
     let mut end = 0;
-    let ranges: Vec<Range<usize>> = sources
-        .iter()
-        .map(|source| {
-            let start = end;
-            let size_bytes = source.size_bytes();
-            end = (start + size_bytes).next_multiple_of(ALIGNMENT_BYTES);
-            start..start + size_bytes
-        })
-        .collect();
+    let shapes: Vec<Shape> = drafts.iter().map(|draft| draft.shape(&mut end)).collect();
     let memory = match end {
         0 => None,
         _ => {
             let mut mapping = Mapping::new(machine, end, Binding::Bind(home))?;
-            for (source, range) in sources.iter().zip(&ranges) {
-                source.write(&mut mapping[range.clone()]);
-            }
+            drafts.iter().zip(&shapes).for_each(|(draft, shape)| draft.write(shape, &mut mapping));
             Some(Arc::new(mapping))
         }
     };
-    drop(sources);
-    let mut buffers = ranges.into_iter().map(|range| match &memory {
-        Some(mapping) if !range.is_empty() => buffer(mapping, range),
-        _ => Buffer::default(),
-    });
-    let arrays = drafts.into_iter().map(|draft| make_array(draft.build(&mut buffers))).collect();
+    let at =
+        |range: Range<usize>| memory.as_ref().map_or_else(Buffer::default, |memory| buffer(memory, range));
+    // SAFETY: the drafts were written to this memory, by these shapes.
+    let arrays = shapes.iter().map(|shape| unsafe { shape.array(&at) }).collect();
     Ok((arrays, end))
 }
 

@@ -18,6 +18,8 @@
 mod draft;
 mod error;
 mod group;
+#[allow(unsafe_code)]
+mod kept;
 mod source;
 mod table;
 #[cfg(test)]
@@ -29,4 +31,5 @@ pub use group::RowGroup;
 pub use table::TableData;
 pub use writer::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, TableWriter};
 
+pub(crate) use kept::{KeptArray, NotKept, is_keepable};
 pub(crate) use writer::PartitionWriter;

@@ -206,7 +206,7 @@ impl PartitionWriter {
                 }
             }
         }
-        let (columns, size_bytes) = draft::place(drafts, &self.layout.machine, self.layout.home)?;
+        let (columns, size_bytes) = draft::place(&drafts, &self.layout.machine, self.layout.home)?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?;
         self.groups.push(RowGroup::new(batch, size_bytes));

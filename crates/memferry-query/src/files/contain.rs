@@ -24,6 +24,7 @@ use parquet::errors::ParquetError;
 use super::FileError;
 use super::explain::Explained;
 use super::factory::Readers;
+use super::keeping::KeepingSource;
 use super::metrics::parquet_scan;
 use super::next::Streaming;
 use super::place::Places;
@@ -40,6 +41,8 @@ pub(super) struct ContainExec {
     files: Arc<str>,
     /// Where the filter of the scan runs, for EXPLAIN. `None` without a filter.
     pushdown: Option<Decision>,
+    /// Whether it keeps decoded columns.
+    keeps_decoded: bool,
     /// The reader factory of the scan.
     pub(super) readers: Arc<Readers>,
 }
@@ -59,10 +62,16 @@ impl ContainExec {
             ..readers
         });
         let source = source.with_parquet_file_reader_factory(Arc::clone(&readers) as _);
-        let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
+        let keeping = KeepingSource::of(config, &source, &readers);
+        let keeps_decoded = keeping.is_some();
+        let source: Arc<dyn FileSource> = match keeping {
+            Some(keeping) => Arc::new(keeping),
+            None => Arc::new(source),
+        };
+        let config = FileScanConfigBuilder::from(config.clone()).with_source(source).build();
         let files = describe(&config);
         let scan = DataSourceExec::from_data_source(config);
-        Self { properties: Arc::clone(scan.properties()), scan, files, pushdown, readers }
+        Self { properties: Arc::clone(scan.properties()), scan, files, pushdown, keeps_decoded, readers }
     }
 
     /// Takes the place of `scan`, which has the same properties: another reader changes none.
@@ -83,7 +92,8 @@ impl DisplayAs for ContainExec {
         if let Some((config, _)) = parquet_scan(self.scan())
             && style != DisplayFormatType::TreeRender
         {
-            write!(f, "; {}", Explained { readers: &self.readers, config })?;
+            let explained = Explained { readers: &self.readers, config, keeps_decoded: self.keeps_decoded };
+            write!(f, "; {explained}")?;
         }
         self.pushdown.as_ref().map_or(Ok(()), |pushdown| write!(f, "; {pushdown}"))
     }
@@ -120,6 +130,7 @@ impl ExecutionPlan for ContainExec {
                 scan,
                 files: Arc::clone(&self.files),
                 pushdown: self.pushdown.clone(),
+                keeps_decoded: self.keeps_decoded,
                 readers: Arc::clone(&self.readers),
             })),
             _ => internal_err!("ContainExec has one child"),

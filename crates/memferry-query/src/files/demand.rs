@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::common::Result;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::listing::PartitionedFile;
@@ -80,6 +80,11 @@ impl Demand {
         })
     }
 
+    /// The demand for `columns` alone, all of them before anything else.
+    pub(super) fn only(&self, columns: Vec<usize>) -> Self {
+        Self { first: columns, late: vec![], ..self.clone() }
+    }
+
     /// Schema of the files, which [`first`](Self::first) and [`late`](Self::late) refer to.
     pub fn file_schema(&self) -> &SchemaRef {
         &self.file_schema
@@ -93,6 +98,12 @@ impl Demand {
     /// Columns that the scan needs only if rows of the row group passed its filter.
     pub fn late(&self) -> &[usize] {
         &self.late
+    }
+
+    /// All columns that the scan needs.
+    pub(super) fn fields(&self) -> Vec<FieldRef> {
+        let columns = self.first.iter().chain(&self.late);
+        columns.map(|&column| Arc::clone(&self.file_schema.fields()[column])).collect()
     }
 
     /// Filter of the scan, with the dynamic filters of joins and TopK in their current state.

@@ -1,7 +1,7 @@
 //! A scan of files in the words of EXPLAIN: its turn, its columns in the order of need with their bytes, and whether it is read
 //! ahead.
 //!
-//! Bytes and row groups are those of the footers that the session has read; without them the columns are named only. No gain is
+//! It also says how many of its row groups are kept decoded. Bytes and row groups are those of the footers that the session has read; without them the columns are named only. No gain is
 //! predicted: it depends on the time of the operators above the scan, which no plan tells.
 
 use std::fmt;
@@ -21,12 +21,16 @@ const NAMES_MAX: usize = 4;
 pub(super) struct Explained<'a> {
     pub(super) readers: &'a Readers,
     pub(super) config: &'a FileScanConfig,
+    /// Whether the scan keeps decoded columns.
+    pub(super) keeps_decoded: bool,
 }
 
 /// Row groups and bytes of a scan.
 #[derive(Default)]
 struct Extent {
     groups_count: usize,
+    /// Those of them whose columns are kept decoded.
+    decoded_count: usize,
     /// Of the columns that are needed first, and of the late ones. Columns that are read in part count as whole.
     bytes: [u64; 2],
 }
@@ -53,7 +57,14 @@ impl fmt::Display for Explained<'_> {
             Some(Extent { groups_count, .. }) => write!(f, " in {groups_count} row groups")?,
             None => {}
         }
-        self.ahead(f)
+        self.ahead(f)?;
+        match &extent {
+            _ if !self.keeps_decoded => Ok(()),
+            None | Some(Extent { decoded_count: 0, .. }) => f.write_str("; decoded columns may be kept"),
+            Some(Extent { decoded_count, groups_count, .. }) => {
+                write!(f, "; {decoded_count} of {groups_count} row groups are kept decoded")
+            }
+        }
     }
 }
 
@@ -99,6 +110,12 @@ impl Explained<'_> {
             let descriptor = metadata.file_metadata().schema_descr();
             let groups = demand.row_groups(file, &metadata).ok()?;
             extent.groups_count += groups.as_slice().len();
+            if let Some(local) = self.readers.known(&file.object_meta).filter(|_| self.keeps_decoded) {
+                let fields = demand.fields();
+                let groups = groups.as_slice().iter();
+                extent.decoded_count +=
+                    groups.filter(|group| local.decoded().has_all(group.index, &fields)).count();
+            }
             for group in groups.as_slice() {
                 for (leaf, chunk) in metadata.row_group(group.index).columns().iter().enumerate() {
                     let path = descriptor.column(leaf);

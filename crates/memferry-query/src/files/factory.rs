@@ -23,7 +23,7 @@ use super::plan_ahead::InPlan;
 use super::reader::{FileReader, MetadataSource};
 use super::source::RangeSource;
 use super::store::{StoreLimits, StoreObject};
-use super::stored::Unkept;
+use super::stored::{LocalFile, Unkept};
 use super::{Demand, FileError};
 use crate::tiers::Tiers;
 
@@ -40,6 +40,8 @@ pub(super) struct Readers {
     pub(super) window_bytes: u64,
     /// Whether near memory keeps what is read.
     pub(super) keep: bool,
+    /// Whether near memory keeps decoded columns.
+    pub(super) keep_decoded: bool,
     pub(super) places: Arc<Places>,
     pub(super) next: Arc<NextFiles>,
     /// Set once the whole plan is known.
@@ -103,22 +105,39 @@ impl Readers {
         file: &PartitionedFile,
         chunks: &Arc<Chunks>,
     ) -> Result<ReadAhead> {
-        let groups = self.demand.row_groups(file, chunks.metadata())?;
+        let mut groups = self.demand.row_groups(file, chunks.metadata())?.into_vec();
+        if let Some(local) = self.known(&file.object_meta) {
+            // Mostly the decoder does not ask for these.
+            let fields = self.demand.fields();
+            groups.retain(|group| fields.is_empty() || !local.decoded().has_all(group.index, &fields));
+        }
         let predicted = [self.demand.first(), self.demand.late()]
             .map(|columns| chunks.leaves(columns, self.demand.file_schema()));
         let window_bytes = self.window_bytes.min(source.window_bytes_max());
-        Ok(ReadAhead::new(Arc::clone(chunks), groups.into_vec(), predicted.into(), window_bytes))
+        Ok(ReadAhead::new(Arc::clone(chunks), groups, predicted.into(), window_bytes))
     }
 
     pub(super) fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {
         if let Some(tiers) = &self.tiers {
-            let path = LocalFileSystem::new().path_to_filesystem(&planned.location);
-            let refused = |source| FileError::Store { file: planned.location.to_string(), source };
-            let file = tiers.files().open(&path.map_err(refused)?, planned)?;
+            let file = local(tiers, planned)?;
             return Ok(if self.keep { file } else { Arc::new(Unkept(file)) });
         }
         Ok(Arc::new(StoreObject::new(Arc::clone(&self.store), planned.clone(), self.limits)))
     }
+
+    /// The file with its kept columns; `None` if the scan uses none, or the file is not open.
+    pub(super) fn known(&self, planned: &ObjectMeta) -> Option<Arc<LocalFile>> {
+        let tiers = self.tiers.as_ref().filter(|_| self.keep_decoded)?;
+        let path = LocalFileSystem::new().path_to_filesystem(&planned.location).ok()?;
+        tiers.files().known(&path, planned)
+    }
+}
+
+/// The version `planned` of a file of this machine.
+pub(super) fn local(tiers: &Tiers, planned: &ObjectMeta) -> Result<Arc<LocalFile>, FileError> {
+    let path = LocalFileSystem::new().path_to_filesystem(&planned.location);
+    let refused = |source| FileError::Store { file: planned.location.to_string(), source };
+    tiers.files().open(&path.map_err(refused)?, planned)
 }
 
 impl fmt::Debug for Readers {

@@ -9,6 +9,7 @@ use datafusion::physical_plan::metrics::{
     Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, RatioMetrics, Time,
 };
 
+use super::keeping::KeepingSource;
 use super::source::{From, Read};
 
 const REQUESTS: &str = "file_requests";
@@ -21,6 +22,11 @@ const BYTES_REQUESTED: &str = "file_bytes_requested";
 const BYTES_HIT: &str = "file_bytes_hit";
 const HIT_RATIO: &str = "file_hit_ratio";
 const TIME_WAITING: &str = "file_time_waiting";
+const DECODED_GROUPS: &str = "decoded_row_groups";
+const DECODED_GROUPS_MISSED: &str = "decoded_row_groups_missed";
+const DECODED_KEPT: &str = "decoded_bytes_kept";
+const DECODED_REFUSED: &str = "decoded_bytes_refused";
+const DECODED_EVICTED: &str = "decoded_columns_evicted";
 
 /// The reads of one reader, with those of the file that it began.
 #[derive(Clone)]
@@ -128,6 +134,30 @@ impl Drop for ReaderMetrics {
     }
 }
 
+/// The kept columns of one partition.
+#[derive(Debug, Clone)]
+pub(super) struct DecodedMetrics {
+    /// Row groups that were served from kept columns.
+    pub(super) groups: Count,
+    pub(super) groups_missed: Count,
+    pub(super) bytes_kept: Count,
+    pub(super) bytes_refused: Count,
+    pub(super) columns_evicted: Count,
+}
+
+impl DecodedMetrics {
+    pub(super) fn new(metrics: &ExecutionPlanMetricsSet, partition: usize) -> Self {
+        let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
+        Self {
+            groups: counter(DECODED_GROUPS),
+            groups_missed: counter(DECODED_GROUPS_MISSED),
+            bytes_kept: counter(DECODED_KEPT),
+            bytes_refused: counter(DECODED_REFUSED),
+            columns_evicted: counter(DECODED_EVICTED),
+        }
+    }
+}
+
 /// Sums over the file scans of an executed plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -152,6 +182,16 @@ pub struct FileReport {
     pub bytes_hit: u64,
     /// Time that partitions waited for bytes, summed over the partitions.
     pub time_waiting: Duration,
+    /// Row groups that were neither read nor decoded: all of their columns were kept decoded.
+    pub decoded_row_groups: u64,
+    /// Row groups of the same scans that were decoded: some of their columns were not kept.
+    pub decoded_row_groups_missed: u64,
+    /// Bytes of decoded columns that the scans kept.
+    pub decoded_bytes_kept: u64,
+    /// Bytes of decoded columns that were not kept, because the budget had no room.
+    pub decoded_bytes_refused: u64,
+    /// Decoded columns that had been evicted when a scan needed them.
+    pub decoded_columns_evicted: u64,
 }
 
 impl FileReport {
@@ -171,10 +211,11 @@ impl FileReport {
         if let Some((_, source)) = parquet_scan(plan) {
             let metrics = source.metrics().clone_inner();
             let sum = |name| metrics.sum_by_name(name).map(|value| value.as_usize() as u64);
-            if let Some(requests) = sum(REQUESTS) {
+            // A scan that is served from kept columns alone has no reader.
+            if sum(REQUESTS).or(sum(DECODED_GROUPS)).is_some() {
                 self.scans += 1;
-                self.requests += requests;
                 let sum = |name| sum(name).unwrap_or(0);
+                self.requests += sum(REQUESTS);
                 self.bytes_read += sum(BYTES_READ);
                 self.bytes_read_ahead += sum(BYTES_AHEAD);
                 self.bytes_read_before_open += sum(BYTES_BEFORE_OPEN);
@@ -183,6 +224,11 @@ impl FileReport {
                 self.bytes_requested += sum(BYTES_REQUESTED);
                 self.bytes_hit += sum(BYTES_HIT);
                 self.time_waiting += Duration::from_nanos(sum(TIME_WAITING));
+                self.decoded_row_groups += sum(DECODED_GROUPS);
+                self.decoded_row_groups_missed += sum(DECODED_GROUPS_MISSED);
+                self.decoded_bytes_kept += sum(DECODED_KEPT);
+                self.decoded_bytes_refused += sum(DECODED_REFUSED);
+                self.decoded_columns_evicted += sum(DECODED_EVICTED);
             }
         }
         for child in plan.children() {
@@ -193,5 +239,9 @@ impl FileReport {
 
 /// The scan of Parquet files that a node of a plan is, if it is one.
 pub(super) fn parquet_scan(plan: &dyn ExecutionPlan) -> Option<(&FileScanConfig, &ParquetSource)> {
-    plan.downcast_ref::<DataSourceExec>()?.downcast_to_file_source::<ParquetSource>()
+    let scan = plan.downcast_ref::<DataSourceExec>()?;
+    scan.downcast_to_file_source::<ParquetSource>().or_else(|| {
+        let (config, keeping) = scan.downcast_to_file_source::<KeepingSource>()?;
+        Some((config, keeping.parquet()))
+    })
 }

@@ -18,17 +18,21 @@
 //! Files: `register` tables; `rule`, `demand`, `prune` what a scan needs; `order` when; `pushdown`, `filter` where and how its
 //! filter runs; `sections` the parts in which a table is loaded; `factory`, `reader`, `ahead`, `next`, `plan_ahead` requests
 //! of the decoder, and those before them; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are;
-//! `metrics`, `explain`, `error`, `place`, `contain`.
+//! `decoded`, `rates` which decoded columns are kept; `keeping`, `keeping_scan`, `morsels` scans of them; `metrics`, `explain`, `error`, `place`, `contain`.
 
 mod ahead;
 mod chunks;
 mod contain;
+mod decoded;
 mod demand;
 mod error;
 mod explain;
 mod factory;
 mod filter;
+mod keeping;
+mod keeping_scan;
 mod metrics;
+mod morsels;
 mod next;
 mod order;
 mod place;
@@ -36,6 +40,7 @@ mod plan_ahead;
 mod prune;
 mod pushdown;
 mod ranges;
+mod rates;
 mod reader;
 mod register;
 mod rule;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use datafusion::common::DataFusionError;
@@ -243,6 +243,7 @@ impl FileReader {
     ) -> Result<Vec<Bytes>> {
         let requested_bytes = ranges.iter().map(|range| range.end - range.start).sum();
         self.metrics.requested(requested_bytes, hit_bytes);
+        let read_bytes: u64 = reads.iter().filter(|read| read.from != From::Near).map(Read::len).sum();
         let chunks = self.chunks.as_ref();
         let waits = reads.into_iter().map(|Read { range, bytes, .. }| async move {
             match bytes.await {
@@ -250,10 +251,14 @@ impl FileReader {
                 Err(error) => Err(error.in_chunks(chunks.and_then(|chunks| chunks.describe(&[range])))),
             }
         });
+        let begin = Instant::now();
         let mut parts = {
             let _waiting = self.metrics.time_waiting.timer();
             try_join_all(waits).await?
         };
+        if let Some(tiers) = &self.readers.tiers {
+            tiers.files().rates().waited(begin.elapsed(), read_bytes);
+        }
         self.source.check_unchanged()?;
         parts.sort_unstable_by_key(|(range, _)| range.start);
         Ok(ranges.iter().map(|range| cut(&parts, range)).collect())

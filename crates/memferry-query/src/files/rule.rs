@@ -57,6 +57,8 @@ impl ReadFiles {
             return Ok(None);
         }
         let pushdown = Decision::of(options.pushdown, config, source);
+        // Without a filter above the scan, the decoder must evaluate it.
+        let has_filter_above = !source.table_parquet_options().global.pushdown_filters;
         let is_pushed = pushdown.as_ref().is_some_and(|decision| decision.is_pushed);
         let source = source.clone().with_pushdown_filters(is_pushed);
         let store = self.runtime.object_store(&config.object_store_url)?;
@@ -72,6 +74,7 @@ impl ReadFiles {
             },
             window_bytes: if options.read_ahead { options.read_ahead_bytes as u64 } else { 0 },
             keep: true,
+            keep_decoded: options.keep_decoded && has_filter_above && is_local && self.tiers.is_some(),
             places: Arc::default(),
             next: Arc::default(),
             in_plan: Arc::default(),

@@ -103,6 +103,7 @@ impl SectionScan {
         let readers = Readers {
             window_bytes: contain.readers.window_bytes.min(WINDOW_BYTES),
             keep: false,
+            keep_decoded: false,
             ..(*contain.readers).clone()
         };
         let scan: Arc<dyn ExecutionPlan> =

@@ -2,6 +2,7 @@
 //!
 //! Each file is a region of the cache, for all queries and sessions over the same [`Tiers`](crate::Tiers). A column chunk
 //! that a query has read is near for the next one. Where the budget has no room, the range is read to memory of its own.
+//! Decoded columns of the file are kept with it, see `decoded`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,7 +19,9 @@ use memferry::topology::NodeId;
 use object_store::ObjectMeta;
 
 use super::FileError;
+use super::decoded::DecodedColumns;
 use super::ranges::Merging;
+use super::rates::Rates;
 use super::source::{From, RangeSource, Read};
 
 /// How reads are merged. Whole column chunks are mostly larger than `alone_bytes`: an entry of the cache is a chunk then, which
@@ -44,13 +47,28 @@ pub(crate) struct StoredFiles {
     cache: Cache,
     near: NodeId,
     window_bytes_max: u64,
+    budget_bytes: u64,
+    rates: Arc<Rates>,
     /// By path, with the moment of the last use.
     open: Mutex<HashMap<PathBuf, (u64, Arc<LocalFile>)>>,
 }
 
 impl StoredFiles {
     pub(crate) fn new(cache: Cache, near: NodeId, budget_bytes: u64) -> Self {
-        Self { cache, near, window_bytes_max: budget_bytes / WINDOW_DIVISOR, open: Mutex::default() }
+        let window_bytes_max = budget_bytes / WINDOW_DIVISOR;
+        Self { cache, near, window_bytes_max, budget_bytes, rates: Arc::default(), open: Mutex::default() }
+    }
+
+    /// What misses cost.
+    pub(super) fn rates(&self) -> &Arc<Rates> {
+        &self.rates
+    }
+
+    /// The version `planned` of the file at `path`, if it is open.
+    pub(super) fn known(&self, path: &Path, planned: &ObjectMeta) -> Option<Arc<LocalFile>> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = open.get(path).map(|(_, file)| Arc::clone(file));
+        file.filter(|file| file.check_planned(planned).is_ok())
     }
 
     /// The version `planned` of the file at `path`.
@@ -80,6 +98,7 @@ impl StoredFiles {
             cache: self.cache.clone(),
             near: self.near,
             window_bytes_max: self.window_bytes_max,
+            decoded: DecodedColumns::new(&self.cache, self.near, self.budget_bytes, &self.rates),
         });
         file.check_planned(planned)?;
         if open.len() == OPEN_FILES_MAX
@@ -100,9 +119,15 @@ pub(crate) struct LocalFile {
     cache: Cache,
     near: NodeId,
     window_bytes_max: u64,
+    decoded: DecodedColumns,
 }
 
 impl LocalFile {
+    /// Its kept columns.
+    pub(super) fn decoded(&self) -> &DecodedColumns {
+        &self.decoded
+    }
+
     /// Whether this is the version that the query was planned for.
     fn check_planned(&self, planned: &ObjectMeta) -> Result<(), FileError> {
         let changed = |what| FileError::Changed { file: self.name.clone(), what };

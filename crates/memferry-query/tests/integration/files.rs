@@ -77,7 +77,7 @@ pub(crate) fn parquet(batches: &[RecordBatch]) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-fn directory_with(files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn directory_with(files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     for (name, content) in files {
         let path = directory.path().join(name);
@@ -111,7 +111,7 @@ pub(crate) async fn run(context: &SessionContext, sql: &str) -> Result<(String, 
     Ok((pretty_format_batches(&batches).unwrap().to_string(), FileReport::of(plan.as_ref())))
 }
 
-const QUERIES: [&str; 14] = [
+pub(crate) const QUERIES: [&str; 14] = [
     "select count(*), sum(id), sum(amount), min(text), max(text) from t",
     "select sum(amount), count(text) from t where mixed < 100",
     "select id, text from t where id between 3456 and 3470 order by id",

@@ -32,7 +32,8 @@
 //! lock-free hits.
 //!
 //! Ranges of files are cached as well ([`Cache::read`]). There is no source to fall back to, so the access returns a future
-//! (`stored`).
+//! (`stored`). So are bytes that the program makes ([`Cache::keep`]), such as decoded columns: there is nothing to make them
+//! from again, so a miss returns nothing (`made`).
 //!
 //! Files: `shared` the steps above; `region` sources; `entry`, `view` handles of the caller; `slot` the state that entries
 //! share; `flight` the duty to complete a slot; `directory`, `readers`, `barrier` the lock-free hit; `index`, `sieve`
@@ -53,6 +54,7 @@ mod draft;
 mod entry;
 mod flight;
 mod index;
+mod made;
 #[allow(unsafe_code)]
 mod mutable;
 mod nearness;
@@ -89,6 +91,7 @@ pub use access::{Access, AccessError, BuildError};
 pub use builder::CacheBuilder;
 pub use draft::{Draft, DraftError, NewOnNode, WriteBackError};
 pub use entry::{Entry, Location, Why};
+pub use made::{Keep, MadeRegion};
 pub use mutable::{CacheMut, Snapshot};
 pub use policy::Request;
 pub use region::{Region, RegionOwner};

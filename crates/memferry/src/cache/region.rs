@@ -188,6 +188,8 @@ enum Origin {
     Memory(Arc<dyn RegionOwner>),
     /// Only [`StoredRegion`](super::StoredRegion) has such a region, and hands out ready copies only.
     File(Arc<StoredFile>),
+    /// The program, once. Only [`MadeRegion`](super::MadeRegion) has such a region, and hands out ready bytes only.
+    Program,
 }
 
 impl<B> Source<B> {
@@ -206,6 +208,11 @@ impl<B> Source<B> {
     pub(super) fn of_file(file: Arc<StoredFile>, nodes_count: usize) -> Source<B> {
         let size_bytes = usize::try_from(file.len()).unwrap_or(usize::MAX);
         Source::of(Origin::File(file), None, Chunks::new(size_bytes, 0), nodes_count)
+    }
+
+    /// The source of bytes that the program makes. It has as many addresses as there are.
+    pub(super) fn of_program(nodes_count: usize) -> Source<B> {
+        Source::of(Origin::Program, None, Chunks::new(usize::MAX, 0), nodes_count)
     }
 
     fn of(origin: Origin, home: Option<NodeId>, chunks: Chunks, nodes_count: usize) -> Source<B> {
@@ -228,18 +235,18 @@ impl<B> Source<B> {
         self.directories.len() > 1
     }
 
-    /// The bytes in memory: none of a file.
+    /// The bytes in memory: none of a file, and none of the program's.
     pub(super) fn bytes(&self) -> &[u8] {
         match &self.origin {
             Origin::Memory(owner) => owner.bytes(),
-            Origin::File(_) => &[],
+            Origin::File(_) | Origin::Program => &[],
         }
     }
 
     /// The file of a source that is not in memory.
     pub(super) fn file(&self) -> Option<&Arc<StoredFile>> {
         match &self.origin {
-            Origin::Memory(_) => None,
+            Origin::Memory(_) | Origin::Program => None,
             Origin::File(file) => Some(file),
         }
     }

@@ -8,6 +8,9 @@
 //! clears their marks; the first value without mark is the victim. CLOCK costs the same, but puts spared values next to
 //! new ones. S3-FIFO needs two more queues and a record of evicted keys.
 //!
+//! A hit that saves more time per byte than others spares its value for several rounds. So what stays are the values of which
+//! hits per round times rounds is at least 1: those that save most time per byte.
+//!
 //! Values in use cannot be evicted. The hand sets them aside, so that it steps over each one once, not on each round: with
 //! all but one of 10 000 in use, every victim would otherwise be 10 000 steps away. Each search checks a few of the values
 //! aside, and more if the ring has no victim; values that are no longer in use return under the hand. So a search takes
@@ -23,6 +26,10 @@ use slab::Slab;
 const ASIDE_IN_USE_MAX: usize = 64;
 /// Values aside that each search checks, so that released values return under the hand within about one round.
 const ASIDE_LOOKS: usize = 2;
+
+/// Most rounds that a hit spares a value. Chosen: a decoded column saves at most about 10 times as much time per byte as stored
+/// bytes (docs/decisions/lifetime-of-columns.md), and each round is a walk over all values.
+pub(super) const ROUNDS_MAX: u8 = 8;
 
 /// Values in eviction order, under stable keys.
 pub(super) struct Sieve<T> {
@@ -55,7 +62,7 @@ struct List {
 pub(super) enum Usage {
     /// In use: it cannot be evicted now.
     Held,
-    /// Hit since the last visit.
+    /// Hit since the last visit, or spared for another round by an earlier hit.
     Hit,
     /// Neither.
     Idle,
@@ -63,8 +70,8 @@ pub(super) enum Usage {
 
 /// The limits of one search for victims.
 ///
-/// Each visit in the ring removes a value from it or clears a mark, so the ring is empty before `ring_looks_left` reaches
-/// 0, unless readers set marks as fast as the hand clears them. Values that are set aside go behind those that were there
+/// Each visit in the ring removes a value from it, clears a mark or uses up a round, so the ring is empty before
+/// `ring_looks_left` reaches 0, unless readers set marks as fast as the hand clears them. Values that are set aside go behind those that were there
 /// at the start of the search, where `aside_looks_left` ends.
 pub(super) struct Search {
     ring_looks_left: usize,
@@ -112,8 +119,8 @@ impl<T> Sieve<T> {
     /// Starts a search.
     pub(super) fn search(&self) -> Search {
         let aside_looks_left = self.lists[ASIDE].len;
-        // Two rounds, because the first may only clear marks.
-        let ring_looks_left = 2 * self.lists[RING].len;
+        // One more than the first ones, which may only clear marks and use up rounds.
+        let ring_looks_left = (usize::from(ROUNDS_MAX) + 1) * self.lists[RING].len;
         Search { ring_looks_left, aside_looks_left, aside_in_use_left: ASIDE_IN_USE_MAX }
     }
 

@@ -14,7 +14,7 @@
 //! 2024, sections 4.1.2, 4.1.3 and 5.1.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
@@ -40,6 +40,10 @@ pub(super) struct Slot<B> {
     /// Hit since SIEVE's hand last passed. Any reader sets it, the hand resets it under the index' lock. An atomic of std,
     /// because only the choice of victims depends on it.
     visited: AtomicBool,
+    /// Rounds of SIEVE's hand that a hit survives, at least 1.
+    rounds: u8,
+    /// Those of them that are left of the last hit that the hand saw. Read and written under the index' lock only.
+    rounds_left: AtomicU8,
 }
 
 /// What a slot of a file has beside the others.
@@ -74,7 +78,16 @@ impl<B> Slot<B> {
             outcome: OnceLock::new(),
             is_complete: sync::Arc::new(Latch::new()),
             visited: AtomicBool::new(false),
+            rounds: 1,
+            rounds_left: AtomicU8::new(0),
         }
+    }
+
+    /// A slot with bytes that the program made. Each hit survives `rounds` of SIEVE's hand.
+    pub(super) fn made(source: &Arc<Source<B>>, range: Range<usize>, block: B, rounds: u8) -> Slot<B> {
+        let slot = Slot { rounds: rounds.max(1), ..Slot::in_flight(source, range) };
+        slot.complete(Outcome::Near(block, CopyReport::default())).set();
+        slot
     }
 
     /// A slot that stays at the source.
@@ -135,12 +148,16 @@ impl<B> Slot<B> {
         }
     }
 
-    /// Whether there was a hit since the last call; resets the mark.
-    pub(super) fn take_visited(&self) -> bool {
-        // ORDERING: Relaxed: see `touch`.
+    /// Whether SIEVE's hand spares it: there was a hit since the last call, or it has rounds left. Uses up the mark, or a
+    /// round.
+    pub(super) fn take_spare(&self) -> bool {
+        // ORDERING: Relaxed: see `touch`; the rounds are ordered by the index' lock.
         let visited = self.visited.load(Ordering::Relaxed);
         self.visited.store(false, Ordering::Relaxed);
-        visited
+        let left = self.rounds_left.load(Ordering::Relaxed);
+        self.rounds_left
+            .store(if visited { self.rounds - 1 } else { left.saturating_sub(1) }, Ordering::Relaxed);
+        visited || left > 0
     }
 
     /// Whether there was a hit since the hand last passed.

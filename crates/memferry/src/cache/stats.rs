@@ -18,7 +18,7 @@ use crate::topology::NodeId;
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Calls of `access` and `access_weak` that returned `Ok`.
+    /// Calls of `access`, `access_weak`, `read`, `keep` and `kept` that returned `Ok`. One of `keep` counts as a miss.
     pub accesses: u64,
     /// Accesses that found a near copy ready.
     pub hits_ready: u64,
@@ -33,7 +33,7 @@ pub struct CacheStats {
     /// Misses for which the node had no room and no useful victim was found. With more than 64 held entries, a released
     /// one may become a victim of a later miss only.
     pub no_room: u64,
-    /// Misses of `access_weak`, which starts no copy.
+    /// Misses of `access_weak` and `kept`, which start no copy.
     pub absent: u64,
     /// Copies that completed.
     pub arrived: u64,

@@ -4,6 +4,7 @@ mod cache_access;
 mod cache_deadlocks;
 mod cache_files;
 mod cache_fork;
+mod cache_made;
 mod cache_model;
 mod cache_model_room;
 mod cache_mutable;
