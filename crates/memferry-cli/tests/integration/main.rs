@@ -14,6 +14,7 @@ mod rates_support;
 mod report;
 mod sim;
 mod sql;
+mod sql_placement;
 mod sql_shell;
 mod sql_stores;
 mod support;

@@ -7,7 +7,6 @@
 //! whole, too, if they are smaller than the strings one after the other: many rows then share a string.
 
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -19,13 +18,11 @@ use arrow::datatypes::{
     BinaryType, BinaryViewType, ByteArrayType, ByteViewType, DataType, LargeBinaryType, LargeUtf8Type,
     StringViewType, Utf8Type,
 };
-use memferry::memory::{Binding, Mapping, MemoryError};
+use memferry::memory::MemoryError;
 use memferry::topology::{Machine, NodeId};
 
 use super::source::{Offset, Source, ViewPiece};
-
-/// Alignment of every buffer: Arrow's recommendation, a cache line, and the widest vector register.
-pub(super) const ALIGNMENT_BYTES: usize = 64;
+use crate::buffers::{NewBuffer, allocate, rounded};
 
 /// More values or bytes than the offsets of the type can count.
 #[derive(Debug)]
@@ -222,50 +219,32 @@ impl Draft {
     }
 }
 
-/// The arrays of `drafts` in memory of `home`, and their size.
-///
-/// Cost: one mapping, none for empty arrays.
+/// A column in memory.
+pub(super) struct PlacedColumn {
+    pub(super) array: ArrayRef,
+    /// Bytes of its buffers, each rounded up to the alignment.
+    pub(super) size_bytes: usize,
+    pub(super) node: NodeId,
+}
+
+/// The arrays of `drafts`, each in memory of its node.
 pub(super) fn place(
     drafts: Vec<Draft>,
     machine: &Machine,
-    home: NodeId,
-) -> Result<(Vec<ArrayRef>, usize), MemoryError> {
-    let sources: Vec<&Source> = drafts.iter().flat_map(Draft::sources).collect();
-    let mut end = 0;
-    let ranges: Vec<Range<usize>> = sources
-        .iter()
-        .map(|source| {
-            let start = end;
-            let size_bytes = source.size_bytes();
-            end = (start + size_bytes).next_multiple_of(ALIGNMENT_BYTES);
-            start..start + size_bytes
-        })
-        .collect();
-    let memory = match end {
-        0 => None,
-        _ => {
-            let mut mapping = Mapping::new(machine, end, Binding::Bind(home))?;
-            for (source, range) in sources.iter().zip(&ranges) {
-                source.write(&mut mapping[range.clone()]);
-            }
-            Some(Arc::new(mapping))
+    nodes: &[NodeId],
+) -> Result<Vec<PlacedColumn>, MemoryError> {
+    let sizes = |draft: &Draft| -> Vec<usize> { draft.sources().iter().map(|it| it.size_bytes()).collect() };
+    let columns: Vec<_> = drafts.iter().zip(nodes).map(|(draft, &node)| (node, sizes(draft))).collect();
+    let new = allocate(machine, &columns)?;
+    let placed = drafts.into_iter().zip(new).zip(columns).map(|((draft, mut new), (node, sizes))| {
+        for (source, buffer) in draft.sources().into_iter().zip(&mut new) {
+            source.write(buffer.as_mut());
         }
-    };
-    drop(sources);
-    let mut buffers = ranges.into_iter().map(|range| match &memory {
-        Some(mapping) if !range.is_empty() => buffer(mapping, range),
-        _ => Buffer::default(),
+        let mut buffers = new.into_iter().map(NewBuffer::freeze);
+        let size_bytes = sizes.into_iter().map(rounded).sum();
+        PlacedColumn { array: make_array(draft.build(&mut buffers)), size_bytes, node }
     });
-    let arrays = drafts.into_iter().map(|draft| make_array(draft.build(&mut buffers))).collect();
-    Ok((arrays, end))
-}
-
-/// `range` of `memory` as a buffer that keeps all of `memory`.
-fn buffer(memory: &Arc<Mapping>, range: Range<usize>) -> Buffer {
-    let bytes = &memory[range];
-    // SAFETY: `bytes` lies within `memory`, which the buffer owns a share of, so it stays mapped; and no code
-    // writes it: a mapping is written through `&mut` only, and this one is shared from here on.
-    unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), memory.clone()) }
+    Ok(placed.collect())
 }
 
 /// The range of values that the offsets cover.

@@ -36,15 +36,15 @@ pub(super) struct Near {
     pub(super) node: NodeId,
     /// The mode, and the prediction of the model.
     why: String,
-    /// Copies by table column.
-    wanted: BTreeMap<usize, Wanted>,
+    /// Copies by table column, and by home if only the part on that node is copied.
+    wanted: BTreeMap<(usize, Option<NodeId>), Wanted>,
     pub(super) predicted: Option<Predicted>,
 }
 
 /// The copies of a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Wanted {
-    /// Share of its row groups, including those with ready copies.
+    /// Share of the row groups, including those with ready copies.
     share: f64,
     /// The route; `None` leaves it to the mover.
     route: Option<Route>,
@@ -63,13 +63,15 @@ pub(super) struct Predicted {
 impl Near {
     fn whole(node: NodeId, late: &BTreeSet<usize>, why: String) -> Near {
         let whole = Wanted { share: 1.0, route: None };
-        Near { node, why, wanted: late.iter().map(|&column| (column, whole)).collect(), predicted: None }
+        let wanted = late.iter().map(|&column| ((column, None), whole)).collect();
+        Near { node, why, wanted, predicted: None }
     }
 
-    /// Whether a column of a row group of the table is copied, and its route. Copied row groups are spread evenly over the
-    /// table, so that small partitions have their share too.
-    pub(super) fn copies(&self, column: usize, group: usize) -> Option<Option<Route>> {
-        let Wanted { share, route } = *self.wanted.get(&column)?;
+    /// Whether a column of a row group of the table is copied from this home, and its route. Copied row groups are spread
+    /// evenly over the table, so that small partitions have their share too.
+    pub(super) fn copies(&self, column: usize, home: NodeId, group: usize) -> Option<Option<Route>> {
+        let of_home = self.wanted.get(&(column, Some(home)));
+        let Wanted { share, route } = *of_home.or_else(|| self.wanted.get(&(column, None)))?;
         let copied_before = |group: usize| (group as f64 * share).round() as usize;
         (copied_before(group + 1) > copied_before(group)).then_some(route)
     }
@@ -117,15 +119,12 @@ impl TieredScanExec {
         if mode == Prefetch::Off {
             return Admission::Refused("off".into());
         }
-        if mode == Prefetch::Auto && !tiers.near_is_faster() {
-            let (home, near) = (tiers.home(), tiers.near());
-            return Admission::Refused(match (near == home, tiers.machine().nearest_faster(home)) {
-                (true, None) => format!("no node is faster than home node {home}"),
-                (true, Some(_)) => format!("copies to home node {home} itself gain nothing"),
-                (false, _) => format!("node {near} is not faster than home node {home}"),
-            });
-        }
         let (late, node) = (self.late_columns(), tiers.near());
+        if mode == Prefetch::Auto
+            && let Some(why) = self.lacks_speed(&late)
+        {
+            return Admission::Refused(why);
+        }
         if mode == Prefetch::Auto
             && let Some(why) = self.lacks_room(&late)
         {
@@ -161,6 +160,34 @@ impl TieredScanExec {
         let cpus = machine.node(data.home()).and_then(|home| machine.node(home.cpu_node));
         let cpus_count = cpus.map_or(1, |node| node.cpus.len());
         (cpus_count as f64 / data.partitions().len().max(1) as f64).min(1.0)
+    }
+
+    /// The reason why the near node is not faster for the readers than any home of late columns, if it is not.
+    ///
+    /// Whether it is faster than memory beside other CPUs is left to the model, which knows the link to them.
+    fn lacks_speed(&self, late: &BTreeSet<usize>) -> Option<String> {
+        let (data, tiers) = (&self.columns.data, &self.columns.tiers);
+        let (machine, near) = (tiers.machine(), tiers.near());
+        let cpu_node = |node: NodeId| machine.node(node).map_or(node, |node| node.cpu_node);
+        let is_faster = |&home: &NodeId| {
+            let is_beside = cpu_node(home) == cpu_node(data.home());
+            near != home && (!is_beside || machine.faster_than(home).iter().any(|node| node.id == near))
+        };
+        let groups = data.partitions().iter().flatten();
+        let mut homes: BTreeSet<NodeId> =
+            groups.flat_map(|group| late.iter().map(|&column| group.node(column))).collect();
+        if homes.is_empty() {
+            homes.insert(data.home());
+        }
+        if homes.iter().any(is_faster) {
+            return None;
+        }
+        let home = *homes.first()?;
+        Some(match (near == home, machine.nearest_faster(home)) {
+            (true, None) => format!("no node is faster than home node {home}"),
+            (true, Some(_)) => format!("copies to home node {home} itself gain nothing"),
+            (false, _) => format!("node {near} is not faster than home node {home}"),
+        })
     }
 
     /// The reason why the copies in flight at one time do not fit, if they do not.
@@ -204,9 +231,9 @@ fn advised(node: NodeId, advice: &Advice, cost_query: &CostQuery, share_of_parti
     let routes = chosen.fetches.iter().map(|fetch| fetch.route);
     let wanted = chosen.shares().zip(routes).filter_map(|((place, share), route)| {
         let part = cost_query.parts.get(place)?;
-        // Share of the missing part; ready copies count as requested.
+        // Of the missing part; ready copies count as requested.
         let share = 1.0 - part.share * (1.0 - share);
-        Some((part.column, Wanted { share, route }))
+        Some(((part.column, Some(part.home)), Wanted { share, route }))
     });
     Admission::Prefetch(Near {
         node,
@@ -220,21 +247,33 @@ fn advised(node: NodeId, advice: &Advice, cost_query: &CostQuery, share_of_parti
 mod tests {
     use super::*;
 
+    const HOME: NodeId = NodeId(0);
+
     #[test]
     fn a_part_of_the_row_groups_lies_evenly_among_them() {
         let route = Some(Route::PushPull);
         let near = |share| Near {
-            wanted: BTreeMap::from([(3, Wanted { share, route })]),
+            wanted: BTreeMap::from([((3, None), Wanted { share, route })]),
             ..Near::whole(NodeId(1), &BTreeSet::new(), String::new())
         };
         let copied =
-            |share| (0..8).filter(|&group| near(share).copies(3, group).is_some()).collect::<Vec<_>>();
+            |share| (0..8).filter(|&group| near(share).copies(3, HOME, group).is_some()).collect::<Vec<_>>();
         assert_eq!(copied(1.0), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(copied(0.5), [0, 2, 4, 6]);
         assert_eq!(copied(0.4), [1, 3, 6]);
         assert_eq!(copied(0.1), [4]);
         assert_eq!(copied(0.0), [0; 0]);
-        assert_eq!(near(1.0).copies(3, 0), Some(route));
-        assert_eq!(near(1.0).copies(4, 0), None, "another column");
+        assert_eq!(near(1.0).copies(3, HOME, 0), Some(route));
+        assert_eq!(near(1.0).copies(4, HOME, 0), None, "another column");
+    }
+
+    #[test]
+    fn the_part_of_a_column_with_another_home_is_not_copied() {
+        let wanted = Wanted { share: 1.0, route: None };
+        let near = Near {
+            wanted: BTreeMap::from([((3, Some(HOME)), wanted)]),
+            ..Near::whole(NodeId(1), &BTreeSet::new(), String::new())
+        };
+        assert_eq!((near.copies(3, HOME, 0), near.copies(3, NodeId(2), 0)), (Some(None), None));
     }
 }

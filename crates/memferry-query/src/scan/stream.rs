@@ -287,7 +287,7 @@ impl PartitionScan {
                 .iter()
                 .map(|&(column, usage)| {
                     let (home, regions) = (group.column(column), &regions[column]);
-                    match (self.near, self.copies(column, usage, place.number)) {
+                    match (self.near, self.copies(group, column, usage, place.number)) {
                         (None, _) => NearColumn::at_home(home),
                         (Some(near), Some(route)) => NearColumn::prefetch(cache, near, route, regions, home),
                         (Some(near), None) => NearColumn::peek(cache, near, regions, home),
@@ -309,16 +309,18 @@ impl PartitionScan {
 
     fn close_group(&mut self) {
         let Some(group) = self.window.pop_front() else { return };
+        let Place { partition, index, number, .. } = group.place;
+        let rows = &self.columns.data.partitions()[partition][index];
         for (near, &(column, usage)) in group.columns.iter().zip(&self.needed) {
-            if self.copies(column, usage, group.place.number).is_some() {
+            if self.copies(rows, column, usage, number).is_some() {
                 self.metrics.prefetched(near);
             }
         }
     }
 
-    /// Whether this scan requests a copy of a column of a row group of the table, and its route.
-    fn copies(&self, column: usize, usage: Use, group: usize) -> Option<Option<Route>> {
-        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, group)
+    /// Whether this scan requests a copy of a column of a row group, which has this number in the table, and its route.
+    fn copies(&self, group: &RowGroup, column: usize, usage: Use, number: usize) -> Option<Option<Route>> {
+        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, group.node(column), number)
     }
 
     /// Runs the filter over the next rows of the window's first group.

@@ -4,6 +4,7 @@ mod domains;
 #[path = "../dsa_support/mod.rs"]
 mod dsa_support;
 mod files;
+mod placement;
 mod plan_ahead;
 mod plans;
 mod prefetch;
