@@ -5,7 +5,8 @@ mod numa_support;
 
 use std::sync::{Arc, Mutex};
 
-use arrow::array::{Array, ArrayData, ArrayRef, Int64Array, RecordBatch, StringViewArray};
+use arrow::array::{Array, ArrayData, ArrayRef, AsArray, Int64Array, RecordBatch, StringViewArray};
+use arrow::datatypes::Int64Type;
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionContext;
@@ -13,10 +14,12 @@ use futures::StreamExt;
 use memferry::internals::nodes_of_pages;
 use memferry::topology::{Machine, NodeId};
 use memferry_query::load::Progress;
+use memferry_query::schedule::{Binding, Domains, Stealing};
 use memferry_query::{
-    Layout, PlacementError, SessionOptions, TableData, TablePlacement, TieredTable, Tiers, load, session,
+    Layout, PlacementClause, PlacementError, Prefetch, QueryDomains, SessionOptions, TableData,
+    TablePlacement, TieredTable, Tiers, load, session,
 };
-use numa_support::{fill_for_good, node_free, several_nodes};
+use numa_support::{assert_no_strays, fill_for_good, node_free, several_nodes};
 use tokio::sync::Mutex as AsyncMutex;
 
 /// Tests that fill nodes take turns with the others.
@@ -219,6 +222,65 @@ async fn a_full_node_leaves_the_table_where_it_was() {
     place(&table, &format!("numa node ({full})")).await.unwrap();
     assert_in_place(&table.data());
     assert_eq!(nodes(&table.data(), 0), [full; GROUPS]);
+}
+
+/// Row groups in turns on all nodes with CPUs and memory: each domain copies those beside it to its own near node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_are_on_the_near_node_of_the_reading_domain() {
+    let Some((machine, with_memory)) = several_nodes() else { return };
+    let _alone = ALONE.lock().await;
+    let domains = Domains::of(&machine).unwrap();
+    let homes: Vec<NodeId> = (0..domains.len())
+        .map(|index| domains[index].cpu_node)
+        .filter(|node| with_memory.contains(node))
+        .collect();
+    let partitions = domains.len();
+    let rows = RecordBatch::try_from_iter(["a", "b"].map(|name| -> (&str, ArrayRef) {
+        (
+            name,
+            Arc::new(Int64Array::from_iter_values((0..(partitions * 4 * 8192) as i64).map(|row| row % 1000))),
+        )
+    }));
+    let rows = rows.unwrap();
+    let parts: Vec<_> = (0..partitions).map(|part| vec![rows.slice(part * 4 * 8192, 4 * 8192)]).collect();
+    let layout = Layout {
+        placement: PlacementClause::on(&homes).into(),
+        partitions,
+        row_group_rows: 8192,
+        ..Layout::new(Arc::clone(&machine), homes[0])
+    };
+    let data = Arc::new(load::from_batches(rows.schema(), &parts, &layout).unwrap());
+    assert_in_place(&data);
+    let budget_bytes = Some(64 << 20);
+    let tiers =
+        Tiers::builder(Arc::clone(&machine)).home(homes[0]).budget_bytes(budget_bytes).near_of_domains(true);
+    let tiers = tiers.build().unwrap();
+    let context = session(&SessionOptions {
+        prefetch: Prefetch::Always,
+        partitions,
+        domains: Some(QueryDomains::new(domains)),
+        binding: Binding::Opportunistic,
+        stealing: Stealing::Off,
+        ..SessionOptions::default()
+    });
+    let table = TieredTable::try_new(Arc::clone(&data), Arc::clone(&tiers)).unwrap();
+    context.register_table("t", Arc::new(table)).unwrap();
+    context.sql("set memferry.wait_us_max = 10000000").await.unwrap().collect().await.unwrap();
+    let sql = "select sum(b) from t where a < 300";
+    let sum = context.sql(sql).await.unwrap().collect().await.unwrap();
+    let expected: i64 =
+        (0..(partitions * 4 * 8192) as i64).map(|row| row % 1000).filter(|it| *it < 300).sum();
+    assert_eq!(sum[0].column(0).as_primitive::<Int64Type>().value(0), expected);
+    let usage = tiers.cache().stats().nodes;
+    for &home in &homes {
+        let beside = data.partitions().iter().flatten().filter(|group| group.node(1) == home).count();
+        let near = usage.iter().find(|usage| usage.node == tiers.near_of(home)).unwrap();
+        assert!(beside > 0 && near.entries_count >= beside, "home {home}: {beside} row groups, {usage:?}");
+        assert_eq!(machine.node(near.node).unwrap().cpu_node, home, "its near node is beside it");
+    }
+    let copies: usize = usage.iter().map(|usage| usage.entries_count).sum();
+    assert_eq!(copies, partitions * 4);
+    assert_no_strays(&machine);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

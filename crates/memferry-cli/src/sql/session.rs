@@ -87,7 +87,7 @@ impl<'a> Session<'a> {
         mut runner: Runner,
         out: &mut dyn Write,
     ) -> Result<Session<'a>> {
-        let tiers = arguments.tiers.open()?;
+        let tiers = arguments.tiers.open(arguments.binding != Binding::None)?;
         let options = SessionOptions {
             prefetch: arguments.prefetch,
             tiers: Some(Arc::clone(&tiers.tiers)),

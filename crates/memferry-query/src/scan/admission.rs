@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use memferry::model::{Advice, ModelError};
@@ -16,8 +16,10 @@ use memferry::mover::Route;
 use memferry::topology::NodeId;
 
 use super::TieredScanExec;
+use super::claims::RowGroupClaims;
 use super::cost_query::CostQuery;
 use crate::options::Prefetch;
+use crate::tiers::{NearMemory, Pins};
 
 /// A scan's use of the cache.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,10 +98,28 @@ impl fmt::Display for Admission {
     }
 }
 
-/// The decision of a scan, made when it is first executed or shown. The cache changes during execution, and all partitions
-/// and a later EXPLAIN must agree. A clone is another plan and decides anew.
+/// The decision of a scan for each of its readers, made when it is first executed or shown. The cache changes during execution,
+/// and all partitions and a later EXPLAIN must agree. A clone is another plan and decides anew.
 #[derive(Debug, Default)]
-pub(super) struct Decided(OnceLock<Admission>);
+pub(super) struct Decided(OnceLock<Vec<(NodeId, Admission)>>);
+
+/// CPUs that run partitions of a scan.
+pub(super) struct Reader<'a> {
+    /// Their node.
+    pub(super) cpus: NodeId,
+    pub(super) near: &'a NearMemory,
+    /// The partitions that they run.
+    pub(super) partitions_count: usize,
+    /// Numbers of the row groups that they read, if they steal none; `None`: all.
+    groups: Option<BTreeSet<usize>>,
+}
+
+impl Reader<'_> {
+    /// Whether they read the row group with this number in the table.
+    pub(super) fn reads(&self, number: usize) -> bool {
+        self.groups.as_ref().is_none_or(|groups| groups.contains(&number))
+    }
+}
 
 impl Clone for Decided {
     fn clone(&self) -> Decided {
@@ -108,25 +128,79 @@ impl Clone for Decided {
 }
 
 impl TieredScanExec {
-    /// The decision for every partition.
-    pub(super) fn admission(&self) -> &Admission {
-        self.decided.0.get_or_init(|| self.decide())
+    /// The decision for a partition.
+    pub(super) fn admission_of(&self, partition: usize) -> &Admission {
+        let decisions = self.decisions();
+        let cpus = self.claims.as_ref().map(|claims| claims.cpus_of(partition));
+        let own = decisions.iter().find(|(of, _)| Some(*of) == cpus);
+        &own.unwrap_or(&decisions[0]).1
     }
 
-    fn decide(&self) -> Admission {
+    /// The decisions as EXPLAIN shows them.
+    pub(super) fn admission(&self) -> String {
+        match self.decisions() {
+            [(_, admission)] => admission.to_string(),
+            several => {
+                let of_cpus =
+                    |(cpus, admission): &(NodeId, Admission)| format!("CPUs of node {cpus}: {admission}");
+                several.iter().map(of_cpus).collect::<Vec<_>>().join("; ")
+            }
+        }
+    }
+
+    /// Near bytes that the consumers of a partition may hold.
+    pub(super) fn pins_of(&self, partition: usize) -> Arc<Pins> {
+        let tiers = &self.columns.tiers;
+        let of_domain = self.claims.as_ref().filter(|_| tiers.is_near_of_domains());
+        let memory =
+            of_domain.map_or(tiers.default_near(), |claims| tiers.near_memory(claims.cpus_of(partition)));
+        Arc::clone(&memory.pins)
+    }
+
+    /// At least one.
+    fn decisions(&self) -> &[(NodeId, Admission)] {
+        let decide = |reader: &Reader<'_>| (reader.cpus, self.decide(reader));
+        self.decided.0.get_or_init(|| self.readers().iter().map(decide).collect())
+    }
+
+    /// Those on domains if each domain has near memory of its own, or else one for all.
+    fn readers(&self) -> Vec<Reader<'_>> {
+        let (data, tiers) = (&self.columns.data, &self.columns.tiers);
+        let of_domains =
+            self.claims.as_ref().filter(|_| tiers.is_near_of_domains()).map(RowGroupClaims::readers);
+        let of_domains = of_domains.into_iter().flatten().map(|(cpus, (partitions_count, groups))| Reader {
+            cpus,
+            near: tiers.near_memory(cpus),
+            partitions_count,
+            // With nothing beside them, they read what they steal.
+            groups: Some(groups).filter(|groups| !groups.is_empty()),
+        });
+        let mut readers: Vec<_> = of_domains.collect();
+        if readers.is_empty() {
+            readers.push(Reader {
+                cpus: tiers.machine().node(data.home()).map_or(data.home(), |home| home.cpu_node),
+                near: tiers.default_near(),
+                partitions_count: data.partitions().len().max(1),
+                groups: None,
+            });
+        }
+        readers
+    }
+
+    fn decide(&self, reader: &Reader<'_>) -> Admission {
         let tiers = &self.columns.tiers;
         let mode = self.settings.options.prefetch;
         if mode == Prefetch::Off {
             return Admission::Refused("off".into());
         }
-        let (late, node) = (self.late_columns(), tiers.near());
+        let (late, node) = (self.late_columns(), reader.near.node);
         if mode == Prefetch::Auto
-            && let Some(why) = self.lacks_speed(&late)
+            && let Some(why) = self.lacks_speed(reader, &late)
         {
             return Admission::Refused(why);
         }
         if mode == Prefetch::Auto
-            && let Some(why) = self.lacks_room(&late)
+            && let Some(why) = self.lacks_room(reader, &late)
         {
             return Admission::Refused(why);
         }
@@ -137,12 +211,12 @@ impl TieredScanExec {
         if mode == Prefetch::Always {
             return Admission::Prefetch(Near::whole(node, &late, format!("{mode} to node {node}")));
         }
-        let cost_query = match CostQuery::of(self, &late) {
+        let cost_query = match CostQuery::of(self, reader, &late) {
             Ok(cost_query) => cost_query,
             Err(error) => return reuse(error.to_string()),
         };
         match cost_query.plan.advise(tiers.planned()) {
-            Ok(advice) => advised(node, &advice, &cost_query, self.share_of_partition()),
+            Ok(advice) => advised(node, &advice, &cost_query, self.share_of_partition(reader)),
             Err(error @ ModelError::Unknown { .. }) => {
                 let remedy = match tiers.machine().is_this_machine() {
                     true => " (`memferry calibrate --out FILE` measures it, for `--calibration FILE`)",
@@ -155,27 +229,26 @@ impl TieredScanExec {
     }
 
     /// Share of the scan's time in which a partition works.
-    fn share_of_partition(&self) -> f64 {
-        let (data, machine) = (&self.columns.data, self.columns.tiers.machine());
-        let cpus = machine.node(data.home()).and_then(|home| machine.node(home.cpu_node));
+    fn share_of_partition(&self, reader: &Reader<'_>) -> f64 {
+        let cpus = self.columns.tiers.machine().node(reader.cpus);
         let cpus_count = cpus.map_or(1, |node| node.cpus.len());
-        (cpus_count as f64 / data.partitions().len().max(1) as f64).min(1.0)
+        (cpus_count as f64 / reader.partitions_count as f64).min(1.0)
     }
 
     /// The reason why the near node is not faster for the readers than any home of late columns, if it is not.
     ///
     /// Whether it is faster than memory beside other CPUs is left to the model, which knows the link to them.
-    fn lacks_speed(&self, late: &BTreeSet<usize>) -> Option<String> {
-        let (data, tiers) = (&self.columns.data, &self.columns.tiers);
-        let (machine, near) = (tiers.machine(), tiers.near());
-        let cpu_node = |node: NodeId| machine.node(node).map_or(node, |node| node.cpu_node);
+    fn lacks_speed(&self, reader: &Reader<'_>, late: &BTreeSet<usize>) -> Option<String> {
+        let (data, machine) = (&self.columns.data, self.columns.tiers.machine());
+        let near = reader.near.node;
         let is_faster = |&home: &NodeId| {
-            let is_beside = cpu_node(home) == cpu_node(data.home());
+            let is_beside = machine.node(home).is_ok_and(|home| home.cpu_node == reader.cpus);
             near != home && (!is_beside || machine.faster_than(home).iter().any(|node| node.id == near))
         };
-        let groups = data.partitions().iter().flatten();
+        let groups =
+            data.partitions().iter().flatten().enumerate().filter(|(number, _)| reader.reads(*number));
         let mut homes: BTreeSet<NodeId> =
-            groups.flat_map(|group| late.iter().map(|&column| group.node(column))).collect();
+            groups.flat_map(|(_, group)| late.iter().map(|&column| group.node(column))).collect();
         if homes.is_empty() {
             homes.insert(data.home());
         }
@@ -191,17 +264,16 @@ impl TieredScanExec {
     }
 
     /// The reason why the copies in flight at one time do not fit, if they do not.
-    fn lacks_room(&self, late: &BTreeSet<usize>) -> Option<String> {
-        let tiers = &self.columns.tiers;
+    fn lacks_room(&self, reader: &Reader<'_>, late: &BTreeSet<usize>) -> Option<String> {
         let groups = self.columns.regions.iter().flatten();
         let group_bytes_max =
             groups.map(|group| late.iter().map(|&column| group[column].size_bytes()).sum::<u64>()).max();
         let window_bytes = group_bytes_max
             .unwrap_or(0)
             .saturating_mul(self.window_groups() as u64)
-            .saturating_mul(self.columns.data.partitions().len() as u64);
-        (window_bytes > tiers.budget_bytes()).then(|| {
-            let (budget, node) = (tiers.budget_bytes(), tiers.near());
+            .saturating_mul(reader.partitions_count as u64);
+        let (budget, node) = (reader.near.budget_bytes, reader.near.node);
+        (window_bytes > budget).then(|| {
             format!(
                 "the window of {window_bytes} bytes does not fit the budget of {budget} bytes on node {node}"
             )

@@ -12,7 +12,7 @@
 //! Without `datafusion.execution.enable_file_stream_work_stealing` a partition reads its own row groups only, also if no
 //! other one ever runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use datafusion::execution::TaskContext;
@@ -92,6 +92,26 @@ impl RowGroupClaims {
             groups,
         };
         Self { items: Arc::new(items), rounds: Mutex::default() }
+    }
+
+    /// The nodes whose CPUs run partitions, with the number of these, and the row groups beside them.
+    pub(super) fn readers(&self) -> BTreeMap<NodeId, (usize, BTreeSet<usize>)> {
+        let Items { domains, workers, homes, .. } = &*self.items;
+        let mut readers: BTreeMap<NodeId, (usize, BTreeSet<usize>)> = BTreeMap::new();
+        for &worker in workers {
+            readers.entry(domains[worker].cpu_node).or_default().0 += 1;
+        }
+        for (number, &home) in homes.iter().enumerate() {
+            if let Some((_, groups)) = readers.get_mut(&domains[home].cpu_node) {
+                groups.insert(number);
+            }
+        }
+        readers
+    }
+
+    /// The node of the CPUs that run a partition.
+    pub(super) fn cpus_of(&self, partition: usize) -> NodeId {
+        self.items.domains[self.items.workers[partition]].cpu_node
     }
 
     pub(super) fn stealing(&self) -> Stealing {

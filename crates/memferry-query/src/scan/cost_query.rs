@@ -6,6 +6,7 @@ use memferry::model::{Column, Plan, Stage};
 use memferry::topology::{NodeId, TopologyError};
 
 use super::TieredScanExec;
+use super::admission::Reader;
 
 /// A scan in terms of the model.
 pub(super) struct CostQuery {
@@ -28,14 +29,14 @@ pub(super) struct Part {
 struct Homes(BTreeMap<NodeId, (u64, u64)>);
 
 impl Homes {
-    fn of(scan: &TieredScanExec, column: usize) -> Homes {
+    fn of(scan: &TieredScanExec, reader: &Reader<'_>, column: usize) -> Homes {
         let (data, tiers) = (&scan.columns.data, &scan.columns.tiers);
         let mut homes: BTreeMap<NodeId, (u64, u64)> = BTreeMap::new();
         let groups = data.partitions().iter().flatten().zip(scan.columns.regions.iter().flatten());
-        for (group, regions) in groups {
+        for (_, (group, regions)) in groups.enumerate().filter(|(number, _)| reader.reads(*number)) {
             let (size_bytes, near_bytes) = homes.entry(group.node(column)).or_default();
             *size_bytes += regions[column].size_bytes();
-            *near_bytes += regions[column].near_bytes(tiers.cache(), tiers.near());
+            *near_bytes += regions[column].near_bytes(tiers.cache(), reader.near.node);
         }
         Homes(homes)
     }
@@ -50,17 +51,21 @@ impl Homes {
 }
 
 impl CostQuery {
-    /// Describes the scan. It reads the state of the cache and changes nothing.
+    /// Describes the part of the scan that `reader` runs. It reads the state of the cache and changes nothing.
     ///
     /// # Errors
-    /// The machine lacks the node of the data.
-    pub(super) fn of(scan: &TieredScanExec, late: &BTreeSet<usize>) -> Result<CostQuery, TopologyError> {
+    /// The machine lacks the node of the CPUs.
+    pub(super) fn of(
+        scan: &TieredScanExec,
+        reader: &Reader<'_>,
+        late: &BTreeSet<usize>,
+    ) -> Result<CostQuery, TopologyError> {
         let (data, tiers) = (&scan.columns.data, &scan.columns.tiers);
         // A dynamic filter may read late columns, too.
         let early: BTreeSet<usize> = scan.filter_columns().difference(late).copied().collect();
         let (mut columns, mut parts, mut near_already) = (Vec::new(), Vec::new(), Vec::new());
         for &column in early.union(late) {
-            let of_column = Homes::of(scan, column);
+            let of_column = Homes::of(scan, reader, column);
             let (size_bytes, near_bytes) = (of_column.size_bytes(), of_column.near_bytes());
             let name = data.schema().field(column).name();
             if late.contains(&column) && near_bytes > 0 {
@@ -79,8 +84,8 @@ impl CostQuery {
                 }
             }
             if near_bytes > 0 {
-                columns.push(Column { name: name.clone(), size_bytes: near_bytes, node: tiers.near() });
-                parts.push(Part { column, home: tiers.near(), share: 0.0 });
+                columns.push(Column { name: name.clone(), size_bytes: near_bytes, node: reader.near.node });
+                parts.push(Part { column, home: reader.near.node, share: 0.0 });
             } else if size_bytes == 0 {
                 columns.push(Column { name: name.clone(), size_bytes: 0, node: data.home() });
                 parts.push(Part { column, home: data.home(), share: 0.0 });
@@ -89,7 +94,7 @@ impl CostQuery {
         let stage = |name: &str, read: &BTreeSet<usize>, rate: &str| Stage {
             name: name.to_owned(),
             reads: (0..parts.len()).filter(|&place| read.contains(&parts[place].column)).collect(),
-            threads_count: data.partitions().len().max(1),
+            threads_count: reader.partitions_count,
             // Known for calibrated machines.
             thread_rate_max: tiers.machine().parameter(rate).map_or(f64::INFINITY, |rate| rate * 1e6),
         };
@@ -106,9 +111,9 @@ impl CostQuery {
                 stage("the rows that passed", late, "late_mb_per_s"),
             ],
             columns,
-            cpus: tiers.machine().node(data.home())?.cpu_node,
+            cpus: tiers.machine().node(reader.cpus)?.id,
             chunk_bytes: chunk_bytes.max(1),
-            near: Some(tiers.near()),
+            near: Some(reader.near.node),
             reads_to_come: u32::try_from(scan.settings.options.reads_to_come).unwrap_or(u32::MAX),
         };
         Ok(CostQuery { plan, parts, near_already })

@@ -39,6 +39,7 @@ use super::report::ScanMetrics;
 use crate::data::{ROW_GROUP_ROWS, RowGroup};
 use crate::near::{NearColumn, deadline};
 use crate::table::TieredColumns;
+use crate::tiers::Pins;
 
 /// Starts a partition. Its first window of late columns is requested here rather than at the first poll: a join executes
 /// its probe side before it builds its hash table, and the copies run meanwhile.
@@ -79,6 +80,8 @@ struct PartitionScan {
     filtered: Vec<(usize, usize)>,
     /// The node of copies; `None` leaves the cache untouched.
     near: Option<NodeId>,
+    /// Near bytes that consumers may hold on that node.
+    pins: Arc<Pins>,
     /// The copies to that node.
     prefetch: Option<Near>,
     /// The row groups to read.
@@ -176,12 +179,13 @@ impl PartitionScan {
         // Unfiltered rows leave as whole slices; rows without columns are only counted.
         let coalescer = (!filter.is_empty() && !output.is_empty())
             .then(|| LimitedBatchCoalescer::new(Arc::clone(&schema), batch_rows, None));
-        let (near, prefetch) = match scan.admission() {
+        let admission = scan.admission_of(partition);
+        let (near, prefetch) = match admission {
             Admission::Prefetch(near) => (Some(near.node), Some(near.clone())),
             Admission::Reuse { node, .. } => (Some(*node), None),
             Admission::Refused(_) => (None, None),
         };
-        if let Some(predicted) = scan.admission().predicted() {
+        if let Some(predicted) = admission.predicted() {
             ScanMetrics::predicted(&scan.metrics, partition, predicted);
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
@@ -195,6 +199,7 @@ impl PartitionScan {
             output,
             filtered,
             near,
+            pins: scan.pins_of(partition),
             prefetch,
             wait_max: Duration::from_micros(options.wait_us_max),
             filter,
@@ -374,7 +379,7 @@ impl PartitionScan {
             // Rows that filtering copies may come from near memory without limit; slices pin it.
             let (array, near_bytes) = match &filter {
                 Some(_) if !column.outlives_filter() => column.read(),
-                _ => column.read_leaving(self.columns.tiers.pins()),
+                _ => column.read_leaving(&self.pins),
             };
             let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
             // The filter has brought its columns into the CPU's cache.
