@@ -12,6 +12,7 @@ mod benchmark;
 mod cold;
 mod domains;
 mod dsa;
+mod modelled;
 mod paper_table;
 mod process;
 mod runner;
@@ -24,6 +25,7 @@ pub use answers::{Difference, answers_equal};
 pub use benchmark::{Answers, QueryBenchmark};
 pub use cold::{ColdBenchmark, ComparedQuery, RunSummary, Temperature, WIDE_ROWS, wide_files};
 pub use dsa::{Dsa, QueryTiers};
+pub use modelled::papers_two_nodes;
 pub use paper_table::{paper_query, paper_table};
 pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};
 pub use tpch_files::{tpch_file, tpch_files, tpch_table_names};
@@ -31,6 +33,7 @@ pub use tpch_tables::{TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, tpch_tabl
 pub use workload::WorkloadBenchmark;
 
 use datafusion::error::DataFusionError;
+use memferry::model::ModelError;
 use memferry::mover::MoverError;
 use memferry::topology::TopologyError;
 use memferry_dsa_emulator::StartError;
@@ -79,6 +82,9 @@ pub enum QueryError {
         /// The names that the benchmark knows.
         known: String,
     },
+    /// The model does not know the machine well enough.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// Another engine cannot be compared with.
     #[error("{0}")]
     Peer(String),

@@ -50,7 +50,8 @@ pub(crate) enum DsaChoice {
 }
 
 impl TierOptions {
-    pub(crate) fn open(&self) -> Result<QueryTiers> {
+    /// Opens them; with near memory for each domain if queries are to run on domains.
+    pub(crate) fn open(&self, is_near_of_domains: bool) -> Result<QueryTiers> {
         let dsa = match (self.dsa, self.seed) {
             (DsaChoice::Emulated, seed) => Dsa::Emulated { seed },
             (DsaChoice::System, None) => Dsa::System,
@@ -61,6 +62,8 @@ impl TierOptions {
         };
         let machine = topology::open_calibrated(self.machine.as_deref(), self.calibration.as_deref())?;
         let mut tiers = Tiers::builder(Arc::new(machine)).near(self.near).budget_bytes(self.budget);
+        // A machine that is only described has no domains here.
+        tiers = tiers.near_of_domains(is_near_of_domains && self.machine.is_none());
         if let Some(home) = self.home {
             tiers = tiers.home(home);
         }

@@ -27,6 +27,8 @@
 //! ```
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod buffers;
 mod data;
 mod domains;
 pub mod files;
@@ -34,6 +36,7 @@ pub mod load;
 #[allow(unsafe_code)]
 mod near;
 mod options;
+mod placement;
 mod scan;
 mod session;
 mod table;
@@ -45,6 +48,7 @@ pub use load::LoadError;
 #[doc(inline)]
 pub use memferry_schedule as schedule;
 pub use options::{MemferryOptions, Prefetch, Pushdown, Setting};
+pub use placement::{ColumnPlace, PlacementClause, PlacementError, TablePlacement};
 pub use scan::{ScanReport, TieredScanExec};
 pub use session::{SessionOptions, session};
 pub use table::{BudgetTooSmall, TieredTable};

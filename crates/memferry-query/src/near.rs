@@ -8,13 +8,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, ArrayData, ArrayRef, make_array};
-use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
+use arrow::array::{Array, ArrayRef, make_array};
+use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 use memferry::cache::{Access, Cache, Entry, Region, RegionOwner};
 use memferry::mover::Route;
 use memferry::topology::NodeId;
 
+use crate::buffers::{rebuild, visit};
 use crate::tiers::{Pin, Pins};
 
 /// Buffers smaller than this stay at home: copying a page costs more than reading it there.
@@ -220,38 +221,6 @@ fn near_buffer(entry: Entry, pin: Option<Arc<Pin>>) -> Buffer {
     // SAFETY: the entry is ready, which is final: its bytes stay where they are and are not written while a clone of the
     // entry lives, and the buffer owns one. `len` bytes from `address` are that slice.
     unsafe { Buffer::from_custom_allocation(address, len, Arc::new(NearBytes { _entry: entry, _pin: pin })) }
-}
-
-/// Calls `each` for every buffer of an array in a fixed order: buffers, validity, children.
-fn visit(data: &ArrayData, each: &mut impl FnMut(&Buffer)) {
-    data.buffers().iter().for_each(&mut *each);
-    if let Some(nulls) = data.nulls() {
-        each(nulls.inner().inner());
-    }
-    for child in data.child_data() {
-        visit(child, each);
-    }
-}
-
-/// The array over other buffers, requested in the order of [`visit`]. Each must hold the bytes of the one it replaces.
-fn rebuild(data: &ArrayData, replace: &mut impl FnMut(&Buffer) -> Buffer) -> ArrayData {
-    let buffers = data.buffers().iter().map(&mut *replace).collect();
-    let nulls = data.nulls().map(|nulls| {
-        let bits = nulls.inner();
-        let moved = BooleanBuffer::new(replace(bits.inner()), bits.offset(), bits.len());
-        // SAFETY: the bits are those of `nulls`, so their null count is the same.
-        unsafe { NullBuffer::new_unchecked(moved, nulls.null_count()) }
-    });
-    let children = data.child_data().iter().map(|child| rebuild(child, replace)).collect();
-    let builder = ArrayData::builder(data.data_type().clone())
-        .len(data.len())
-        .offset(data.offset())
-        .buffers(buffers)
-        .nulls(nulls)
-        .child_data(children);
-    // SAFETY: type, length and offset are those of a valid array, and every buffer holds the same bytes as the one it
-    // replaces, in memory that is aligned at least as strictly (cache blocks are 64-byte aligned).
-    unsafe { builder.build_unchecked() }
 }
 
 /// How long a scan may wait for late columns.

@@ -1,6 +1,8 @@
 //! `TieredTable`: rows at home and near copies of columns, as a DataFusion table.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -12,11 +14,16 @@ use datafusion::error::Result;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
+use futures::{StreamExt, TryStreamExt, stream};
+use memferry::topology::NodeId;
 use thiserror::Error;
+use tokio::task::spawn_blocking;
 
-use crate::data::TableData;
+use crate::data::{MovedGroup, RowGroup, TableData};
+use crate::load::Progress;
 use crate::near::ColumnRegions;
 use crate::options::MemferryOptions;
+use crate::placement::{GroupMove, PlacementError, TablePlacement};
 use crate::scan::{ScanSettings, TieredScanExec};
 use crate::tiers::Tiers;
 
@@ -25,9 +32,17 @@ use crate::tiers::Tiers;
 /// Filters are pushed into the scan exactly. The columns of the filter are read at home. Copies of the other columns of the
 /// query, the *late* columns, start at once. Only rows that passed are materialised, from the near copy if it is ready and
 /// from home if not.
+///
+/// [`place`](TieredTable::place) moves rows to other nodes while queries run: each query reads the table as it was when it was
+/// planned.
 #[derive(Debug)]
 pub struct TieredTable {
-    columns: Arc<TieredColumns>,
+    tiers: Arc<Tiers>,
+    schema: SchemaRef,
+    /// Replaced as a whole by moves. Held for a read or a replacement of the pointer only.
+    columns: RwLock<Arc<TieredColumns>>,
+    /// Columns that are being moved.
+    moving: Mutex<BTreeSet<usize>>,
 }
 
 /// The immutable state that the scans of a table share.
@@ -36,8 +51,11 @@ pub(crate) struct TieredColumns {
     pub(crate) data: Arc<TableData>,
     pub(crate) tiers: Arc<Tiers>,
     /// Regions by partition, row group, column.
-    pub(crate) regions: Vec<Vec<Vec<ColumnRegions>>>,
+    pub(crate) regions: Vec<Vec<Vec<Arc<ColumnRegions>>>>,
 }
+
+/// Row groups whose memory is allocated or copied at a time: one is populated while the other is copied.
+const GROUPS_AT_A_TIME: usize = 2;
 
 impl TieredTable {
     /// Registers the columns of `data` with the cache of `tiers`. Nothing is copied yet.
@@ -46,41 +64,166 @@ impl TieredTable {
     /// [`BudgetTooSmall`] if a given near budget cannot hold one row group. (The default budget of a nearly full node may be
     /// too small: copies then find no room, which is counted.)
     pub fn try_new(data: Arc<TableData>, tiers: Arc<Tiers>) -> Result<Self, BudgetTooSmall> {
-        let regions: Vec<Vec<Vec<ColumnRegions>>> = data
-            .partitions()
-            .iter()
-            .map(|groups| {
-                groups
-                    .iter()
-                    .map(|group| {
-                        let columns = group.batch().columns().iter();
-                        columns.map(|c| ColumnRegions::register(tiers.cache(), data.home(), c)).collect()
-                    })
-                    .collect()
-            })
-            .collect();
-        let group_bytes_max = regions
-            .iter()
-            .flatten()
-            .map(|group: &Vec<ColumnRegions>| group.iter().map(ColumnRegions::size_bytes).sum())
-            .max()
-            .unwrap_or(0);
+        let of_group = |group: &RowGroup| -> Vec<Arc<ColumnRegions>> {
+            (0..group.batch().num_columns()).map(|column| regions_of(group, column, &tiers)).collect()
+        };
+        let regions: Vec<Vec<Vec<Arc<ColumnRegions>>>> =
+            data.partitions().iter().map(|groups| groups.iter().map(of_group).collect()).collect();
+        let size_bytes =
+            |group: &Vec<Arc<ColumnRegions>>| group.iter().map(|column| column.size_bytes()).sum::<u64>();
+        let group_bytes_max = regions.iter().flatten().map(size_bytes).max().unwrap_or(0);
         if tiers.budget_was_given() && group_bytes_max > tiers.budget_bytes() {
             return Err(BudgetTooSmall { budget_bytes: tiers.budget_bytes(), group_bytes_max });
         }
-        Ok(Self { columns: Arc::new(TieredColumns { data, tiers, regions }) })
+        let schema = Arc::clone(data.schema());
+        let columns = Arc::new(TieredColumns { data, tiers: Arc::clone(&tiers), regions });
+        Ok(Self { tiers, schema, columns: RwLock::new(columns), moving: Mutex::default() })
     }
 
-    /// The rows.
-    pub fn data(&self) -> &Arc<TableData> {
-        &self.columns.data
+    /// The rows, where they are now.
+    pub fn data(&self) -> Arc<TableData> {
+        Arc::clone(&self.columns().data)
+    }
+
+    fn columns(&self) -> Arc<TieredColumns> {
+        Arc::clone(&self.columns.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Moves rows to the nodes of `placement`, and returns the number of their bytes.
+    ///
+    /// The mover copies them to new memory. When all are there, the table changes at once: queries that were planned
+    /// before read the old memory, which is freed after them. Rows that no clause covers stay where they are. Moves of
+    /// different columns may run at the same time. `progress` counts rows.
+    ///
+    /// Near copies of the columns that were moved are made again when they are needed.
+    ///
+    /// Cancel: dropping the future leaves the table as it was.
+    ///
+    /// # Errors
+    /// [`PlacementError`]; the table is as it was.
+    ///
+    /// # Panics
+    /// Outside of a runtime of tokio.
+    pub async fn place(
+        &self,
+        placement: &TablePlacement,
+        progress: Arc<dyn Progress + Send>,
+    ) -> Result<u64, PlacementError> {
+        let machine = self.tiers.machine();
+        let resolved = placement.resolve(&self.schema, machine)?;
+        let columns_count = self.schema.fields().len();
+        // Before the table is looked at: nobody else moves these columns from here on.
+        let _moving = Moving::begin(self, resolved.columns(columns_count))?;
+        let before = self.columns();
+        let targets = resolved.of_table(columns_count, before.data.partitions())?;
+        let mut strays = Vec::new();
+        let (mut rows, mut bytes_to): (usize, BTreeMap<NodeId, u64>) = (0, BTreeMap::new());
+        for (partition, groups) in before.data.partitions().iter().enumerate() {
+            for (index, group) in groups.iter().enumerate() {
+                let columns = group.strays(&targets[partition][index]);
+                for &(column, node) in &columns {
+                    *bytes_to.entry(node).or_default() += group.column_size_bytes(column) as u64;
+                }
+                if !columns.is_empty() {
+                    rows += group.rows();
+                    strays.push((partition, index, columns));
+                }
+            }
+        }
+        for (&node, &size_bytes) in &bytes_to {
+            let free_bytes = machine.free_bytes(node)?;
+            if size_bytes > free_bytes {
+                return Err(PlacementError::Full { node, size_bytes, free_bytes });
+            }
+        }
+        progress.total(rows as u64);
+        let moved: Vec<MovedGroup> = stream::iter(strays)
+            .map(|(partition, index, columns)| {
+                let group = before.data.partitions()[partition][index].clone();
+                let (tiers, progress) = (Arc::clone(&self.tiers), Arc::clone(&progress));
+                async move {
+                    let rows = group.rows();
+                    let (machine, of_move) = (Arc::clone(tiers.machine()), columns.clone());
+                    // Populating memory takes a thread about as long as filling it.
+                    let started = spawn_blocking(move || GroupMove::start(&group, of_move, &machine)).await;
+                    let group = match started {
+                        Ok(started) => started?.copy_by(tiers.mover()).await?,
+                        // Nobody cancels it: it panicked.
+                        Err(error) => panic::resume_unwind(error.into_panic()),
+                    };
+                    progress.advance(rows as u64);
+                    let columns = columns.into_iter().map(|(column, _)| column).collect();
+                    Ok::<_, PlacementError>(MovedGroup { partition, index, group, columns })
+                }
+            })
+            .buffer_unordered(GROUPS_AT_A_TIME)
+            .try_collect()
+            .await?;
+        if !moved.is_empty() {
+            self.replace(&moved);
+        }
+        Ok(bytes_to.values().sum())
+    }
+
+    /// Puts the columns of `moved` in the place of those before.
+    fn replace(&self, moved: &[MovedGroup]) {
+        let regions = moved.iter().map(|MovedGroup { group, columns, .. }| -> Vec<Arc<ColumnRegions>> {
+            columns.iter().map(|&column| regions_of(group, column, &self.tiers)).collect()
+        });
+        let new_regions: Vec<_> = regions.collect();
+        // Moves of other columns may have changed the table meanwhile, so the change is made to what it is now.
+        let mut columns = self.columns.write().unwrap_or_else(PoisonError::into_inner);
+        let data = Arc::new(columns.data.with_columns(moved));
+        let mut regions = columns.regions.clone();
+        for (moved, new) in moved.iter().zip(new_regions) {
+            for (&column, new) in moved.columns.iter().zip(new) {
+                regions[moved.partition][moved.index][column] = new;
+            }
+        }
+        let before = std::mem::replace(
+            &mut *columns,
+            Arc::new(TieredColumns { data, tiers: Arc::clone(&self.tiers), regions }),
+        );
+        drop(columns);
+        // Frees memory, which takes time that no query should wait for.
+        drop(before);
+    }
+}
+
+fn regions_of(group: &RowGroup, column: usize, tiers: &Tiers) -> Arc<ColumnRegions> {
+    Arc::new(ColumnRegions::register(tiers.cache(), group.node(column), group.column(column)))
+}
+
+/// The columns of a move, until it ends in any way.
+struct Moving<'a> {
+    table: &'a TieredTable,
+    columns: Vec<usize>,
+}
+
+impl<'a> Moving<'a> {
+    fn begin(table: &'a TieredTable, columns: Vec<usize>) -> Result<Moving<'a>, PlacementError> {
+        let mut moving = table.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&column) = columns.iter().find(|column| moving.contains(column)) {
+            return Err(PlacementError::BeingMoved { column: table.schema.field(column).name().clone() });
+        }
+        moving.extend(&columns);
+        Ok(Moving { table, columns })
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        let mut moving = self.table.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        self.columns.iter().for_each(|column| {
+            moving.remove(column);
+        });
     }
 }
 
 #[async_trait]
 impl TableProvider for TieredTable {
     fn schema(&self) -> SchemaRef {
-        Arc::clone(self.columns.data.schema())
+        Arc::clone(&self.schema)
     }
 
     fn table_type(&self) -> TableType {
@@ -107,8 +250,7 @@ impl TableProvider for TieredTable {
             options: MemferryOptions::of(state.config_options()),
             batch_rows: state.config().batch_size(),
         };
-        let scan =
-            TieredScanExec::try_new(Arc::clone(&self.columns), projection, predicate, limit, settings)?;
+        let scan = TieredScanExec::try_new(self.columns(), projection, predicate, limit, settings)?;
         Ok(Arc::new(scan))
     }
 }

@@ -1,5 +1,6 @@
-//! Near memory for tables: a machine, a mover, a cache, the home node of tables and the node of copies.
+//! Near memory for tables: a machine, a mover, a cache, the home node of tables and the nodes of copies.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,14 +24,24 @@ pub struct Tiers {
     mover: Mover,
     cache: Cache,
     home: NodeId,
-    near: NodeId,
+    /// That of the CPUs beside the home node.
+    near: NearMemory,
     near_is_faster: bool,
-    budget_bytes: u64,
+    /// That of each domain, by the node of its CPUs; empty if all read the same.
+    near_of_domains: BTreeMap<NodeId, NearMemory>,
     budget_was_given: bool,
     /// The machine with the devices that copy here, for the cost model.
     planned: Machine,
-    pins: Arc<Pins>,
     files: StoredFiles,
+}
+
+/// Near memory for the CPUs of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct NearMemory {
+    pub(crate) node: NodeId,
+    pub(crate) budget_bytes: u64,
+    /// Shared by domains with the same near node.
+    pub(crate) pins: Arc<Pins>,
 }
 
 impl Tiers {
@@ -41,6 +52,7 @@ impl Tiers {
             home: None,
             near: None,
             budget_bytes: None,
+            is_near_of_domains: false,
             cpu_workers: 1,
             engines: Vec::new(),
         }
@@ -66,9 +78,29 @@ impl Tiers {
         self.home
     }
 
-    /// The node of the copies: the home node itself on a machine with one tier.
+    /// The node of the copies: the home node itself on a machine with one tier. If each domain has one, that of the domain
+    /// beside the home node.
     pub fn near(&self) -> NodeId {
-        self.near
+        self.near.node
+    }
+
+    /// The node of the copies for the CPUs of node `cpus`, when they run a query on their domain.
+    pub fn near_of(&self, cpus: NodeId) -> NodeId {
+        self.near_memory(cpus).node
+    }
+
+    pub(crate) fn near_memory(&self, cpus: NodeId) -> &NearMemory {
+        self.near_of_domains.get(&cpus).unwrap_or(&self.near)
+    }
+
+    /// That of queries that are not on domains.
+    pub(crate) fn default_near(&self) -> &NearMemory {
+        &self.near
+    }
+
+    /// Whether each domain has near memory of its own.
+    pub(crate) fn is_near_of_domains(&self) -> bool {
+        !self.near_of_domains.is_empty()
     }
 
     /// Whether the near node is faster than the home node, according to the machine's description.
@@ -76,9 +108,9 @@ impl Tiers {
         self.near_is_faster
     }
 
-    /// Budget of the near node.
+    /// Budget of each near node.
     pub fn budget_bytes(&self) -> u64 {
-        self.budget_bytes
+        self.near.budget_bytes
     }
 
     /// Whether the caller chose the budget. If it is too small, that is an error.
@@ -95,10 +127,6 @@ impl Tiers {
     pub(crate) fn files(&self) -> &StoredFiles {
         &self.files
     }
-
-    pub(crate) fn pins(&self) -> &Arc<Pins> {
-        &self.pins
-    }
 }
 
 /// Settings of [`Tiers`].
@@ -108,6 +136,7 @@ pub struct TiersBuilder {
     home: Option<NodeId>,
     near: Option<NodeId>,
     budget_bytes: Option<u64>,
+    is_near_of_domains: bool,
     cpu_workers: usize,
     engines: Vec<Arc<dyn Engine>>,
 }
@@ -130,7 +159,15 @@ impl TiersBuilder {
         self
     }
 
-    /// Bytes that near copies may take; `None`: half of the near node's free memory, at most 4 GiB.
+    /// Gives each domain near memory of its own: the nearest memory that is faster than that of its node, or else the memory
+    /// of its node. A query on domains then copies row groups to the near node of the domain that reads them. Each near node
+    /// has an equal share of the budget.
+    pub fn near_of_domains(mut self, is_near_of_domains: bool) -> Self {
+        self.is_near_of_domains = is_near_of_domains;
+        self
+    }
+
+    /// Bytes that near copies may take on all near nodes; `None`: half of the free memory of each, together at most 4 GiB.
     pub fn budget_bytes(mut self, bytes: Option<u64>) -> Self {
         self.budget_bytes = bytes;
         self
@@ -171,10 +208,23 @@ impl TiersBuilder {
             Some(node) => self.machine.node(node)?.id,
             None => faster.first().copied().unwrap_or(home),
         };
-        let near_node = self.machine.node(near)?;
-        let available = near_node.free_bytes.or(near_node.memory_bytes).unwrap_or(BUDGET_BYTES_MAX);
-        let budget_bytes =
-            self.budget_bytes.unwrap_or((available * BUDGET_SHARE_PERCENT / 100).min(BUDGET_BYTES_MAX));
+        let by_cpus = match self.is_near_of_domains {
+            true => self.near_by_cpus(home, near)?,
+            false => BTreeMap::new(),
+        };
+        let nodes: BTreeSet<NodeId> = by_cpus.values().copied().chain([near]).collect();
+        let mut memories = BTreeMap::new();
+        for &node in &nodes {
+            let description = self.machine.node(node)?;
+            let available = description.free_bytes.or(description.memory_bytes).unwrap_or(BUDGET_BYTES_MAX);
+            let share_max = BUDGET_BYTES_MAX / nodes.len() as u64;
+            let budget_bytes = match self.budget_bytes {
+                Some(budget_bytes) => budget_bytes / nodes.len() as u64,
+                None => (available * BUDGET_SHARE_PERCENT / 100).min(share_max),
+            };
+            let pins = Arc::new(Pins::new(budget_bytes * PIN_SHARE_PERCENT / 100));
+            memories.insert(node, NearMemory { node, budget_bytes, pins });
+        }
 
         let mut mover = Mover::builder(Arc::clone(&self.machine)).cpu_workers(self.cpu_workers);
         let of_dsa = self.engines.iter().filter(|engine| engine.kind() == EngineKind::Dsa);
@@ -184,13 +234,14 @@ impl TiersBuilder {
             mover = mover.engine(engine);
         }
         let mover = mover.build()?;
-        let cache = Cache::builder(mover.clone())
-            .budget(near, usize::try_from(budget_bytes).unwrap_or(usize::MAX))
-            .placement(move |_, _| Some(near))
-            .build()?;
+        let mut cache = Cache::builder(mover.clone()).placement(move |_, _| Some(near));
+        for memory in memories.values() {
+            cache = cache.budget(memory.node, usize::try_from(memory.budget_bytes).unwrap_or(usize::MAX));
+        }
+        let cache = cache.build()?;
         let near_is_faster = faster.contains(&near);
-        let files = StoredFiles::new(cache.clone(), near, budget_bytes);
-        let pins = Arc::new(Pins::new(budget_bytes * PIN_SHARE_PERCENT / 100));
+        let near = memories[&near].clone();
+        let files = StoredFiles::new(cache.clone(), near.node, near.budget_bytes);
         Ok(Arc::new(Tiers {
             machine: self.machine,
             mover,
@@ -198,12 +249,30 @@ impl TiersBuilder {
             home,
             near,
             near_is_faster,
-            budget_bytes,
+            near_of_domains: by_cpus
+                .into_iter()
+                .map(|(cpus, node)| (cpus, memories[&node].clone()))
+                .collect(),
             budget_was_given: self.budget_bytes.is_some(),
             planned,
-            pins,
             files,
         }))
+    }
+
+    /// The near node of each domain by the node of its CPUs; that beside `home` has `near`.
+    fn near_by_cpus(&self, home: NodeId, near: NodeId) -> Result<BTreeMap<NodeId, NodeId>, TiersError> {
+        let home_cpus = self.machine.node(home)?.cpu_node;
+        let near_of = |cpus: NodeId| -> Result<NodeId, TiersError> {
+            let own = self.machine.node(cpus)?;
+            Ok(match self.machine.nearest_faster(cpus) {
+                _ if cpus == home_cpus => near,
+                Some(faster) => faster.id,
+                None if own.has_memory() && own.is_allowed => cpus,
+                // CPUs without memory of their own.
+                None => near,
+            })
+        };
+        self.machine.domains().iter().map(|domain| Ok((domain.cpu_node, near_of(domain.cpu_node)?))).collect()
     }
 }
 
@@ -265,6 +334,25 @@ impl Drop for Pin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_domain_has_near_memory_and_a_share_of_the_budget() {
+        let machine = Arc::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap());
+        let builder = || Tiers::builder(Arc::clone(&machine)).budget_bytes(Some(8 << 20));
+        let tiers = builder().near_of_domains(true).build().unwrap();
+        let near = |tiers: &Tiers| (0..8).map(|cpus| tiers.near_of(NodeId(cpus)).0).collect::<Vec<_>>();
+        assert_eq!(near(&tiers), [8, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!((tiers.near(), tiers.budget_bytes()), (NodeId(8), 1 << 20));
+        let tiers = builder().near_of_domains(true).home(NodeId(3)).near(Some(NodeId(9))).build().unwrap();
+        assert_eq!(near(&tiers), [8, 9, 10, 9, 12, 13, 14, 15]);
+        assert_eq!(tiers.budget_bytes(), (8 << 20) / 7);
+        let tiers = builder().build().unwrap();
+        assert_eq!((near(&tiers), tiers.budget_bytes()), (vec![8; 8], 8 << 20));
+        // Without a faster memory it is that of the domain; CPUs without memory have that of the home node.
+        let odd = Arc::new(Machine::from_profile("made-up-odd-nodes").unwrap());
+        let tiers = Tiers::builder(odd).near_of_domains(true).build().unwrap();
+        assert_eq!([0, 1].map(|cpus| tiers.near_of(NodeId(cpus))), [NodeId(0), NodeId(0)]);
+    }
 
     #[test]
     fn pins_stop_at_the_share_and_come_back() {

@@ -45,7 +45,7 @@ fn table(machine: &Arc<Machine>, home: NodeId) -> Arc<TableData> {
     let half = rows.num_rows() / PARTITIONS;
     let partitions: Vec<_> = (0..PARTITIONS).map(|part| vec![rows.slice(part * half, half)]).collect();
     let layout =
-        Layout { machine: Arc::clone(machine), home, partitions: PARTITIONS, row_group_rows: 8 * 1024 };
+        Layout { partitions: PARTITIONS, row_group_rows: 8 * 1024, ..Layout::new(Arc::clone(machine), home) };
     Arc::new(load::from_batches(rows.schema(), &partitions, &layout).unwrap())
 }
 

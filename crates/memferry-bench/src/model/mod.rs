@@ -20,4 +20,4 @@ pub use held_out::{draw_held_out, held_out};
 pub use predictions::Prediction;
 pub use published::{PublishedFigure, figures};
 pub use scenario::{Scenario, scenario, scenarios};
-pub use validate::{Validation, validate, variants};
+pub use validate::{TwoNodes, Validation, two_nodes, validate, variants};

@@ -114,22 +114,53 @@ fn counted(predictions: &[Prediction]) -> Vec<Row> {
     ]
 }
 
-/// The thesis's query on its machine with advised copies, computed like the thesis's own runs, with all groups and skew.
+/// The thesis's query with its columns on two nodes, computed like the thesis's own runs, with all groups and skew.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct TwoNodes {
+    /// The nodes of the column of the filter and of the column of the sum.
+    pub homes: [NodeId; 2],
+    /// Time without copies.
+    pub alone_s: f64,
+    /// Time with the copies that the model advises.
+    pub advised_s: f64,
+}
+
+/// The thesis's query on a machine that has the nodes of the thesis's, with its columns on two nodes.
+///
+/// # Errors
+/// [`ModelError::Node`] if the machine lacks a node, [`ModelError::Unknown`] if it lacks a rate.
+pub fn two_nodes(machine: &Machine) -> Result<TwoNodes, ModelError> {
+    let hardware = Hardware::of(machine)?;
+    let distributed = thesis()?.distributed;
+    let alone = Pipeline { fetches: Vec::new(), ..distributed.clone() };
+    Ok(TwoNodes {
+        homes: [0, 1].map(|column| distributed.columns[column].node),
+        alone_s: alone.run(machine, &hardware)?.total_s,
+        advised_s: advised_s(&distributed, machine, &hardware)?,
+    })
+}
+
+/// The thesis's runs in memferry: unlike in the thesis, submissions take no threads from the scan. Chunks are submitted when
+/// the query starts, and the mover completes them.
+fn thesis() -> Result<Thesis, ModelError> {
+    Ok(Thesis::read()?.with(|run| scan_threads(run, 64)))
+}
+
+fn advised_s(pipeline: &Pipeline, machine: &Machine, hardware: &Hardware) -> Result<f64, ModelError> {
+    let (pipeline, _) = pipeline.advised(machine)?;
+    Ok(pipeline.run(machine, hardware)?.total_s)
+}
+
+/// The thesis's query on its machine with advised copies.
 fn advised() -> Result<Vec<Row>, ModelError> {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat")?;
     let hardware = Hardware::of(&machine)?;
-    // Unlike in the thesis, submissions take no threads from the scan: chunks are submitted when the query starts, and
-    // the mover completes them.
-    let thesis = Thesis::read()?.with(|run| scan_threads(run, 64));
-    let advised = |pipeline: &Pipeline| -> Result<f64, ModelError> {
-        let (pipeline, _) = pipeline.advised(&machine)?;
-        Ok(pipeline.run(&machine, &hardware)?.total_s)
-    };
+    let thesis = thesis()?;
+    let advised = |pipeline: &Pipeline| advised_s(pipeline, &machine, &hardware);
     let thesis_s = thesis.baseline.run(&machine, &hardware)?.total_s;
     let same = advised(&thesis.prefetching)?;
-    let distributed = advised(&thesis.distributed)?;
-    let alone = Pipeline { fetches: Vec::new(), ..thesis.distributed.clone() };
-    let distributed_alone = alone.run(&machine, &hardware)?.total_s;
+    let TwoNodes { alone_s: distributed_alone, advised_s: distributed, .. } = two_nodes(&machine)?;
     let mut again = thesis.distributed;
     again.columns[1].node = NodeId(8);
     let reused = advised(&again)?;

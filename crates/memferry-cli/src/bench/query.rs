@@ -1,4 +1,4 @@
-//! `memferry bench query`: TPC-H against plain DataFusion over the same batches.
+//! `memferry bench query`: TPC-H against plain DataFusion over the same batches; with `--machine`, the model's rows of a machine.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use memferry_bench::harness::{Provenance, Record, Row};
-use memferry_bench_query::QueryBenchmark;
+use memferry_bench_query::{QueryBenchmark, papers_two_nodes};
 use memferry_query::load::Progress;
 use serde_json::json;
 
@@ -35,6 +35,10 @@ pub(crate) struct Arguments {
     /// machine [env: MEMFERRY_CALIBRATION].
     #[arg(long, value_name = "FILE")]
     calibration: Option<String>,
+    /// Instead of measuring, models the papers' query with its columns on two nodes of this machine: the name of a profile
+    /// (see `memferry topology`), or a JSON file.
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["scale", "pairs", "seed", "calibration", "quick"])]
+    machine: Option<String>,
     #[command(flatten)]
     keep: Keep,
     /// Does the work whose memory is measured, and prints the peak; `bench query` starts itself with this.
@@ -57,6 +61,9 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    if let Some(profile) = &arguments.machine {
+        return model(profile, &arguments.keep, out);
+    }
     let machine = Arc::new(topology::open_calibrated(None, arguments.calibration.as_deref())?);
     let session = session_options(None);
     let (seed, pairs) = (arguments.seed, arguments.pairs());
@@ -92,6 +99,17 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The rows of a machine that need not be here.
+fn model(profile: &str, keep: &Keep, out: &mut dyn Write) -> Result<()> {
+    let machine = Arc::new(topology::open(Some(profile))?);
+    let directory = keep.directory(false)?;
+    let options = json!({ "machine": profile, "profile": BUILD_PROFILE });
+    // A record of its own, so that it does not replace a measured one.
+    let mut record: Record = start_record("query-model", machine.as_ref().clone(), 0, options);
+    record.rows = papers_two_nodes(&machine).map_err(query_error)?;
+    keep.finish(&record, directory, out)
 }
 
 /// Peak of resident memory, measured in a separate process.

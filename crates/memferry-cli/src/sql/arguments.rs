@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use memferry_query::Prefetch;
 use memferry_query::schedule::{Binding, Stealing};
+use memferry_query::{PlacementError, Prefetch, TablePlacement};
 
 use crate::error::usage;
 use crate::options::{TierOptions, partitions, scale};
@@ -22,9 +22,12 @@ pub(crate) struct Arguments {
     /// Registers Parquet or Arrow files as the table NAME: a file, a directory, a glob or a URL; may be repeated.
     #[arg(long = "table", value_name = "NAME=LOCATION", value_parser = table)]
     pub(super) tables: Vec<NamedLocation>,
-    /// Loads the tables of --table into the memory of the home node first.
+    /// Loads the tables of --table into memory first, on the home node or where --place says.
     #[arg(long)]
     pub(super) load: bool,
+    /// Nodes of the table NAME when it is in memory, such as 'trips=COLUMN fare NUMA NODE (8)'; may be repeated.
+    #[arg(long = "place", value_name = "NAME=PLACEMENT", value_parser = place)]
+    pub(super) places: Vec<NamedPlacement>,
     /// Generates the eight TPC-H tables at this scale; 1 takes about 1.7 GiB.
     #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
     pub(super) tpch: Option<f64>,
@@ -87,8 +90,16 @@ impl Arguments {
         }
         let mut names: Vec<&str> = self.tables.iter().map(|table| table.name.as_str()).collect();
         names.sort_unstable();
-        match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(usage(format!("two tables are called {}; give --table another name", pair[0]))),
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(usage(format!("two tables are called {}; give --table another name", pair[0])));
+        }
+        let mut placed: Vec<&str> = self.places.iter().map(|place| place.name.as_str()).collect();
+        placed.sort_unstable();
+        match placed.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(usage(format!(
+                "--place names the table {} twice; separate the clauses of one placement by commas",
+                pair[0]
+            ))),
             None => Ok(()),
         }
     }
@@ -99,6 +110,20 @@ impl Arguments {
 pub(crate) struct NamedLocation {
     pub(super) name: String,
     pub(super) location: String,
+}
+
+/// A placement of `--place`.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedPlacement {
+    pub(super) name: String,
+    pub(super) placement: TablePlacement,
+}
+
+fn place(text: &str) -> Result<NamedPlacement, String> {
+    let (name, placement) =
+        text.split_once('=').ok_or("a placement is given as NAME=PLACEMENT, such as 't=NUMA NODE (0, 1)'")?;
+    let placement = placement.parse().map_err(|error: PlacementError| error.to_string())?;
+    Ok(NamedPlacement { name: name.trim().to_ascii_lowercase(), placement })
 }
 
 fn table(text: &str) -> Result<NamedLocation, String> {

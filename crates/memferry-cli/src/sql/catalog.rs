@@ -8,6 +8,7 @@ use datafusion::datasource::{MemTable, TableType};
 use datafusion::prelude::SessionContext;
 use memferry_query::TieredTable;
 
+use super::placement::nodes_of;
 use crate::output::{Table, printable};
 
 /// A table and where its rows are.
@@ -25,7 +26,7 @@ impl Described {
             return "view".to_owned();
         }
         if let Some(table) = self.provider.downcast_ref::<TieredTable>() {
-            return format!("memory of node {}", table.data().home());
+            return format!("memory of {}", nodes_of(&table.data()));
         }
         let in_memory = self.provider.downcast_ref::<MemTable>().is_some();
         if in_memory { "memory" } else { "files" }.to_owned()

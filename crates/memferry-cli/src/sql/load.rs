@@ -1,4 +1,4 @@
-//! `LOAD TABLE`: rows of files and views in the memory of the home node.
+//! `LOAD TABLE`: rows of files and views in memory, on the home node or where a placement says.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use datafusion::common::runtime::SpawnedTask;
 use futures::FutureExt;
 use memferry_bench_query::{QueryError, layout};
 use memferry_query::load::{LoadingTable, Progress};
-use memferry_query::{LoadError, TableData, TieredTable};
+use memferry_query::{Layout, LoadError, TableData, TableError, TieredTable};
 
+use super::placement::{self, nodes_of};
 use super::runner::explain_end;
 use super::session::Session;
 use super::statement::LoadTable;
@@ -57,7 +58,11 @@ impl Session<'_> {
             Some(bar) => Arc::clone(bar) as _,
             None => Arc::new(()),
         };
-        let layout = layout(&self.tiers, self.partitions);
+        let placement = match &load.placement {
+            Some(placement) => placement.clone(),
+            None => self.kept_placement(&source, load.columns.as_deref()),
+        };
+        let layout = Layout { placement, ..layout(&self.tiers, self.partitions) };
         let (context, from) = (self.context.clone(), Arc::clone(&table));
         let started = Instant::now();
         let task = self.runner.spawn(async move { from.load(&context, &layout, progress).await });
@@ -114,11 +119,11 @@ impl Session<'_> {
         out: &mut dyn Write,
     ) -> Result<()> {
         let text = format!(
-            "loaded {name}: {}, {}, {} on node {},",
+            "loaded {name}: {}, {}, {} on {},",
             count(data.rows(), "row"),
             count(data.schema().fields().len(), "column"),
             size(data.size_bytes() as u64),
-            data.home()
+            nodes_of(&data)
         );
         let table = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers.tiers));
         let table: Arc<dyn TableProvider> = Arc::new(table.map_err(QueryError::from).map_err(query_error)?);
@@ -138,7 +143,7 @@ impl Session<'_> {
     }
 
     /// The table that is registered as `name`.
-    fn provider(&mut self, name: &TableReference) -> Result<Arc<dyn TableProvider>> {
+    pub(super) fn provider(&mut self, name: &TableReference) -> Result<Arc<dyn TableProvider>> {
         let (context, reference) = (self.context.clone(), name.clone());
         let provider = self.runner.run(async move { context.table_provider(reference).await })?;
         provider.map_err(explain_error)
@@ -166,6 +171,7 @@ impl Session<'_> {
 fn explain(error: LoadError) -> anyhow::Error {
     match error {
         LoadError::Plan(error) => explain_error(error),
+        LoadError::Table(TableError::Placement(error)) => placement::explain(error),
         error => error.into(),
     }
 }

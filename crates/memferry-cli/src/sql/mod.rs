@@ -4,6 +4,7 @@
 //! ```text
 //! command line, file, pipe, shell ─▶ scanner ─▶ session ─┬▶ commands     \d, \timing, \i ...
 //!                                                        ├▶ load         LOAD TABLE
+//!                                                        ├▶ placement    ALTER TABLE ... NUMA NODE, SHOW PLACEMENT
 //!                                                        └▶ answer ─▶ print ─▶ terminal, file
 //!                                                             │ runner: Ctrl-C cancels it
 //! ```
@@ -15,6 +16,7 @@ mod commands;
 mod cooperative;
 mod copy;
 mod load;
+mod placement;
 mod print;
 mod runner;
 mod scanner;

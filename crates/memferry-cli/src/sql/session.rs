@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use datafusion::common::TableReference;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as SqlStatement;
 use memferry_bench_query::{CarriedBytes, QueryTiers, tiered_session};
@@ -15,15 +16,16 @@ use memferry_query::schedule::{Binding, Domains};
 use memferry_query::{MemferryOptions, Prefetch, QueryDomains, ScanReport, SessionOptions};
 
 use super::answer::{Answer, Discarded, Planned, Printed};
-use super::arguments::{Arguments, Format};
+use super::arguments::{Arguments, Format, NamedPlacement};
 use super::catalog;
 use super::commands::{self, COMMANDS, Command};
 use super::cooperative;
 use super::load::{Loaded, Loading};
+use super::placement::{self, KeptPlacement, MoveInBackground};
 use super::print::{self, Object};
 use super::runner::Runner;
 use super::scanner::{Input, Located, Scanner, inputs};
-use super::statement::{self, LoadTable, Statement};
+use super::statement::{self, LoadTable, PlaceTable, Statement};
 use super::stores;
 use super::summary::Summary;
 use super::target::Target;
@@ -51,6 +53,10 @@ pub(super) struct Session<'a> {
     pub(super) loaded: Vec<Loaded>,
     /// Loads in the background.
     pub(super) loading: Vec<Loading>,
+    /// Moves in the background.
+    pub(super) moving: Vec<MoveInBackground>,
+    /// For tables of files that may be loaded.
+    pub(super) placements: Vec<KeptPlacement>,
     target: Target,
     timing: bool,
     /// A shell also says that a statement without rows is done.
@@ -81,7 +87,7 @@ impl<'a> Session<'a> {
         mut runner: Runner,
         out: &mut dyn Write,
     ) -> Result<Session<'a>> {
-        let tiers = arguments.tiers.open()?;
+        let tiers = arguments.tiers.open(arguments.binding != Binding::None)?;
         let options = SessionOptions {
             prefetch: arguments.prefetch,
             tiers: Some(Arc::clone(&tiers.tiers)),
@@ -117,17 +123,31 @@ impl<'a> Session<'a> {
             partitions: options.partitions,
             loaded: Vec::new(),
             loading: Vec::new(),
+            moving: Vec::new(),
+            placements: Vec::new(),
             target: Target::open(arguments.output.as_deref())?,
             timing: true,
             interactive: false,
             width: None,
             includes: 0,
         };
+        for NamedPlacement { name, placement } in &arguments.places {
+            let (table, placement) = (TableReference::bare(name.as_str()), placement.clone());
+            if arguments.tables.iter().any(|it| it.name == *name) {
+                session.keep_placement(&table, Some(placement))?;
+            } else if generated.iter().any(|(it, _)| it == name) {
+                session.place(&PlaceTable { table, placement, in_background: false }, out)?;
+            } else {
+                return Err(usage(format!(
+                    "--place names the table {name}, which neither --table nor --tpch makes"
+                )));
+            }
+        }
         if arguments.load {
             for table in &arguments.tables {
-                let table =
-                    LoadTable { table: table.name.as_str().into(), columns: None, in_background: false };
-                session.load(&table, out)?;
+                let table = TableReference::bare(table.name.as_str());
+                let load = LoadTable { table, columns: None, placement: None, in_background: false };
+                session.load(&load, out)?;
             }
         }
         Ok(session)
@@ -198,6 +218,7 @@ impl<'a> Session<'a> {
     /// Runs one statement or command.
     pub(super) fn run(&mut self, input: Input, out: &mut dyn Write) -> Result<Flow> {
         self.finish_loads(out)?;
+        self.finish_moves(out)?;
         match input {
             Input::Statement(text) => self.statement(&text, out).map(|()| Flow::Continue),
             Input::Command(text) => self.command(&commands::parse(&text)?, out),
@@ -244,27 +265,49 @@ impl<'a> Session<'a> {
         let dialect = self.context.state().config().options().sql_parser.dialect;
         match statement::parse(text, dialect.as_ref())? {
             Statement::Load(load) => self.load(&load, out),
+            Statement::Place(place) => self.place(&place, out),
+            Statement::ShowPlacement(table) => {
+                let (before, started) = (CarriedBytes::by(Some(&self.tiers)), Instant::now());
+                let planned = self.show_placement(&table)?;
+                self.answer(text, &planned, &before, started, out)
+            }
             Statement::Sql(sql) => self.sql(text, *sql, out),
         }
     }
 
-    fn sql(&mut self, text: &str, sql: SqlStatement, out: &mut dyn Write) -> Result<()> {
+    fn sql(&mut self, text: &str, mut sql: SqlStatement, out: &mut dyn Write) -> Result<()> {
         let before = CarriedBytes::by(Some(&self.tiers));
         let started = Instant::now();
         stores::reach_locations(&self.context, &sql)?;
+        let placement = placement::take_option(&mut sql)?;
         let context = self.context.clone();
         let planned = self.runner.run(async move { Planned::of(&context, sql).await })??;
+        if let Some((name, placement)) = placement {
+            self.keep_placement(&name, placement)?;
+        }
+        self.answer(text, &planned, &before, started, out)
+    }
+
+    /// Runs a plan and prints its rows.
+    fn answer(
+        &mut self,
+        text: &str,
+        planned: &Planned,
+        before: &CarriedBytes,
+        started: Instant,
+        out: &mut dyn Write,
+    ) -> Result<()> {
         let answer = Answer::start(&self.runner, &planned.plan, &self.context, started.elapsed());
         if self.arguments.json {
             let mut object = Object::new(&planned.plan.schema());
             let elapsed = answer.print(&mut self.runner, &mut object)?.elapsed;
             planned.keep_copied()?;
             let plan = self.arguments.explain.then(|| planned.with_metrics());
-            let prefetch = self.summary(&planned, &before).json();
+            let prefetch = self.summary(planned, before).json();
             return output::json(out, &object.value(text, elapsed, &prefetch, plan));
         }
         let printed = if planned.has_rows {
-            self.print(answer, &planned, out)?
+            self.print(answer, planned, out)?
         } else {
             answer.print(&mut self.runner, &mut Discarded)?
         };
@@ -283,7 +326,7 @@ impl<'a> Session<'a> {
         if let Some(remark) = printed.remark {
             writeln!(out, "{remark}")?;
         }
-        let summary = self.summary(&planned, &before);
+        let summary = self.summary(planned, before);
         for sentence in summary.sentences() {
             writeln!(out, "{sentence}")?;
         }

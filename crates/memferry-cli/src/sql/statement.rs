@@ -1,4 +1,4 @@
-//! One statement: SQL, or `LOAD TABLE`, which is ours.
+//! One statement: SQL, or one of ours: `LOAD TABLE`, `ALTER TABLE ... NUMA NODE`, `SHOW PLACEMENT`.
 
 use anyhow::Result;
 use datafusion::common::TableReference;
@@ -10,9 +10,9 @@ use datafusion::sql::parser::{DFParser, Statement as SqlStatement};
 use datafusion::sql::planner::object_name_to_table_reference;
 use datafusion::sql::sqlparser::ast::{Ident, Statement as AstStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, GenericDialect, dialect_from_str};
-use datafusion::sql::sqlparser::parser::{IsOptional, Parser};
+use datafusion::sql::sqlparser::parser::{IsOptional, Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
-use memferry_query::MemferryOptions;
+use memferry_query::{MemferryOptions, PlacementError, TablePlacement};
 
 use crate::error::usage;
 use crate::query::explain_error;
@@ -21,15 +21,28 @@ use crate::query::explain_error;
 #[derive(Debug)]
 pub(super) enum Statement {
     Load(LoadTable),
+    Place(PlaceTable),
+    ShowPlacement(TableReference),
     Sql(Box<SqlStatement>),
 }
 
-/// `LOAD TABLE name [COLUMNS (column, ...)] [IN BACKGROUND]`: brings a table into the memory of the home node.
+/// `LOAD TABLE name [COLUMNS (column, ...)] [PLACE placement] [IN BACKGROUND]`: brings a table into memory.
 #[derive(Debug, PartialEq)]
 pub(super) struct LoadTable {
     pub(super) table: TableReference,
     /// `None`: all columns.
     pub(super) columns: Option<Vec<String>>,
+    /// `None`: the one that the table was made with, or else the home node.
+    pub(super) placement: Option<TablePlacement>,
+    /// Whether the next statement need not wait.
+    pub(super) in_background: bool,
+}
+
+/// `ALTER TABLE name placement [IN BACKGROUND]`: moves rows of a table in memory to other nodes.
+#[derive(Debug, PartialEq)]
+pub(super) struct PlaceTable {
+    pub(super) table: TableReference,
+    pub(super) placement: TablePlacement,
     /// Whether the next statement need not wait.
     pub(super) in_background: bool,
 }
@@ -38,8 +51,8 @@ pub(super) struct LoadTable {
 pub(super) fn parse(text: &str, dialect: &str) -> Result<Statement> {
     // DataFusion accepts only dialects that its parser knows.
     let dialect = dialect_from_str(dialect).unwrap_or_else(|| Box::new(GenericDialect));
-    if let Some(load) = parse_load(text, &*dialect)? {
-        return Ok(Statement::Load(load));
+    if let Some(statement) = parse_own(text, &*dialect)? {
+        return Ok(statement);
     }
     let mut statements = DFParser::parse_sql_with_dialect(text, &*dialect).map_err(explain_error)?;
     match (statements.pop_front(), statements.len()) {
@@ -61,39 +74,108 @@ fn without_prefix(mut statement: SqlStatement) -> SqlStatement {
     statement
 }
 
-const LOAD_FORM: &str =
-    "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b); both may end with IN BACKGROUND";
+const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b) PLACE COLUMN a NUMA NODE (1); all may end \
+                         with IN BACKGROUND";
+const PLACE_FORM: &str =
+    "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with IN BACKGROUND";
+const SHOW_FORM: &str = "write SHOW PLACEMENT name";
 
-fn parse_load(text: &str, dialect: &dyn Dialect) -> Result<Option<LoadTable>> {
+/// Parses a statement that DataFusion does not know.
+fn parse_own(text: &str, dialect: &dyn Dialect) -> Result<Option<Statement>> {
     // Text that cannot even be cut into tokens is left to the parser of SQL, which says why.
     let Ok(mut parser) = Parser::new(dialect).try_with_sql(text) else { return Ok(None) };
-    let word = |token: &Token, word: &str| token.to_string().eq_ignore_ascii_case(word);
-    if !word(&parser.peek_token().token, "load") || !word(&parser.peek_nth_token(1).token, "table") {
+    let (statement, form) = if takes(&mut parser, &["load", "table"]) {
+        (load(&mut parser).map(Statement::Load), LOAD_FORM)
+    } else if takes(&mut parser, &["show", "placement"]) {
+        (show_placement(&mut parser), SHOW_FORM)
+    } else if takes(&mut parser, &["alter", "table"]) {
+        let Ok(table) = table_name(&mut parser) else { return Ok(None) };
+        if !["column", "rows", "numa"].iter().any(|word| is_word(&parser.peek_token().token, word)) {
+            return Ok(None);
+        }
+        (place(&mut parser, table).map(Statement::Place), PLACE_FORM)
+    } else {
         return Ok(None);
-    }
-    parser.next_token();
-    parser.next_token();
-    let mut rest = || -> Result<LoadTable, DataFusionError> {
-        let table = object_name_to_table_reference(parser.parse_object_name(false)?, true)?;
-        let mut columns = None;
-        if word(&parser.peek_token().token, "columns") {
-            parser.next_token();
-            let listed = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false)?;
-            columns = Some(listed.into_iter().map(column_name).collect());
-        }
-        let in_background =
-            word(&parser.peek_token().token, "in") && word(&parser.peek_nth_token(1).token, "background");
-        if in_background {
-            parser.next_token();
-            parser.next_token();
-        }
-        parser.expect_token(&Token::EOF)?;
-        Ok(LoadTable { table, columns, in_background })
     };
-    rest().map(Some).map_err(|error| {
-        let error = explain_error(error).to_string().replace("; fix it there", "");
-        usage(format!("{error}; {LOAD_FORM}"))
+    statement.map(Some).map_err(|error| {
+        if error.is::<PlacementError>() {
+            return usage(error);
+        }
+        let error = error.to_string().replace("; fix it there", "");
+        usage(format!("{error}; {form}"))
     })
+}
+
+fn load(parser: &mut Parser<'_>) -> Result<LoadTable> {
+    let table = table_name(parser)?;
+    let mut columns = None;
+    if takes(parser, &["columns"]) {
+        let listed = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false);
+        columns = Some(listed.map_err(explain_parser)?.into_iter().map(column_name).collect());
+    }
+    let placement = takes(parser, &["place"]).then(|| placement(parser)).transpose()?;
+    let in_background = ends_in_background(parser)?;
+    Ok(LoadTable { table, columns, placement, in_background })
+}
+
+fn place(parser: &mut Parser<'_>, table: TableReference) -> Result<PlaceTable> {
+    let placement = placement(parser)?;
+    let in_background = ends_in_background(parser)?;
+    Ok(PlaceTable { table, placement, in_background })
+}
+
+fn show_placement(parser: &mut Parser<'_>) -> Result<Statement> {
+    let table = table_name(parser)?;
+    parser.expect_token(&Token::EOF).map_err(explain_parser)?;
+    Ok(Statement::ShowPlacement(table))
+}
+
+/// Takes these words if they come next.
+fn takes(parser: &mut Parser<'_>, words: &[&str]) -> bool {
+    let come_next = (0..).zip(words).all(|(index, word)| is_word(&parser.peek_nth_token(index).token, word));
+    if come_next {
+        words.iter().for_each(|_| drop(parser.next_token()));
+    }
+    come_next
+}
+
+fn is_word(token: &Token, word: &str) -> bool {
+    token.to_string().eq_ignore_ascii_case(word)
+}
+
+fn table_name(parser: &mut Parser<'_>) -> Result<TableReference> {
+    let name = parser.parse_object_name(false).map_err(explain_parser)?;
+    object_name_to_table_reference(name, true).map_err(explain_error)
+}
+
+/// The tokens up to the end or `IN BACKGROUND`, as a placement.
+fn placement(parser: &mut Parser<'_>) -> Result<TablePlacement> {
+    let mut text = String::new();
+    loop {
+        let is_in = is_word(&parser.peek_token().token, "in");
+        if parser.peek_token().token == Token::EOF
+            || is_in && is_word(&parser.peek_nth_token(1).token, "background")
+        {
+            return Ok(text.parse()?);
+        }
+        match parser.next_token().token {
+            // Dialects differ in their quotes.
+            Token::Word(word) if word.quote_style.is_some() => {
+                text += &format!("\"{}\" ", word.value.replace('"', "\"\""));
+            }
+            token => text += &format!("{token} "),
+        }
+    }
+}
+
+fn ends_in_background(parser: &mut Parser<'_>) -> Result<bool> {
+    let in_background = takes(parser, &["in", "background"]);
+    parser.expect_token(&Token::EOF).map_err(explain_parser)?;
+    Ok(in_background)
+}
+
+fn explain_parser(error: ParserError) -> anyhow::Error {
+    explain_error(DataFusionError::from(error))
 }
 
 /// The name of a column: lower case unless quoted.
@@ -134,7 +216,7 @@ mod tests {
     fn load(text: &str) -> LoadTable {
         match parse(text, "generic").unwrap() {
             Statement::Load(load) => load,
-            Statement::Sql(sql) => panic!("{text} was read as {sql}"),
+            other => panic!("{text} was read as {other:?}"),
         }
     }
 
@@ -143,6 +225,7 @@ mod tests {
         let all = |table: &str| LoadTable {
             table: TableReference::from(table),
             columns: None,
+            placement: None,
             in_background: false,
         };
         assert_eq!(load("LOAD TABLE trips"), all("trips"));
@@ -154,6 +237,41 @@ mod tests {
         assert_eq!(load("load table t in Background"), LoadTable { in_background: true, ..all("t") });
         let some = load("load table t columns (a) in background");
         assert!(some.in_background && some.columns.is_some());
+        let placed =
+            load("load table t columns (a) place column a numa node (1), numa node (0) in background");
+        let placement = "column a numa node (1), numa node (0)".parse().unwrap();
+        assert_eq!((placed.placement, placed.in_background), (Some(placement), true));
+    }
+
+    #[test]
+    fn placements_of_tables() {
+        let place = |text: &str, dialect: &str| match parse(text, dialect).unwrap() {
+            Statement::Place(place) => place,
+            other => panic!("{text} was read as {other:?}"),
+        };
+        let expected = PlaceTable {
+            table: TableReference::partial("public", "t"),
+            placement: "COLUMN \"B\" ROWS 0 TO 10 NUMA NODE (0, 1 WEIGHT 3) BY BANDWIDTH".parse().unwrap(),
+            in_background: false,
+        };
+        let text = "alter table public.t column \"B\" rows 0 to 10 numa node (0,1 weight 3) by bandwidth";
+        assert_eq!(place(text, "generic"), expected);
+        assert_eq!(place(&text.replace('"', "`"), "mysql"), expected);
+        assert!(place("ALTER TABLE t NUMA NODE (0) IN BACKGROUND", "generic").in_background);
+        assert!(
+            matches!(parse("show placement T", "generic").unwrap(), Statement::ShowPlacement(t) if t.table() == "t")
+        );
+        for (text, says) in [
+            ("alter table t numa node 0", "0 where ("),
+            ("alter table t numa node (0) in", "in where a comma"),
+            ("alter table t column a", "the end where ROWS or NUMA NODE"),
+            ("show placement", "SHOW PLACEMENT name"),
+            ("show placement t where a > 1", "SHOW PLACEMENT name"),
+            ("load table t place", "the end where COLUMN"),
+        ] {
+            let error = parse(text, "generic").unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
     }
 
     #[test]
@@ -175,9 +293,12 @@ mod tests {
 
     #[test]
     fn other_statements_are_sql() {
-        for text in
-            ["select load from t", "show tables", "create external table t stored as parquet location 'x'"]
-        {
+        for text in [
+            "select load from t",
+            "show tables",
+            "create external table t stored as parquet location 'x'",
+            "alter table t add column c int",
+        ] {
             assert!(matches!(parse(text, "generic").unwrap(), Statement::Sql(_)), "{text}");
         }
         for text in ["selec 1", "select 'open", "", "select 1; select 2"] {

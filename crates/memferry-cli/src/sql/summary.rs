@@ -1,9 +1,10 @@
 //! What prefetching did for one statement, as a sentence and as JSON.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use memferry::internals::Origin;
-use memferry::topology::Machine;
+use memferry::topology::{Machine, NodeId};
 use memferry_bench_query::CarriedBytes;
 use memferry_query::files::FileReport;
 use memferry_query::{Prefetch, ScanReport, Tiers};
@@ -72,10 +73,10 @@ impl Summary<'_> {
         };
         let predicted = predicted(report.time_predicted_without, "without");
         format!(
-            "prefetch {}: {} to node {}{}; {hits}; waited {:.1} ms{predicted}",
+            "prefetch {}: {} to {}{}; {hits}; waited {:.1} ms{predicted}",
             self.mode,
             query::carried_text(&self.carried),
-            self.tiers.near(),
+            near_nodes(self.tiers),
             where_nodes_are(self.tiers.machine()),
             ms(report.time_waiting),
         )
@@ -118,6 +119,14 @@ impl Summary<'_> {
             "predicted_without_seconds": report.time_predicted_without.as_secs_f64(),
         })
     }
+}
+
+/// `node 8`, or `nodes 8, 9` if each domain has near memory of its own.
+fn near_nodes(tiers: &Tiers) -> String {
+    let of_domains = tiers.machine().domains().into_iter().map(|domain| tiers.near_of(domain.cpu_node));
+    let nodes: BTreeSet<NodeId> = of_domains.chain([tiers.near()]).collect();
+    let text = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if nodes.len() == 1 { format!("node {text}") } else { format!("nodes {text}") }
 }
 
 /// A remark for machines that are not this machine.

@@ -1,8 +1,8 @@
 //! The tests of the command: linking one program takes less time than linking many.
 
 mod advise;
-mod bench_offload;
 mod bench_memory;
+mod bench_offload;
 mod bench_papers;
 mod bench_qdp;
 mod calibrate;
@@ -17,6 +17,7 @@ mod rates_support;
 mod report;
 mod sim;
 mod sql;
+mod sql_placement;
 mod sql_shell;
 mod sql_stores;
 mod support;

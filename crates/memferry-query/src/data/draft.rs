@@ -7,7 +7,6 @@
 //! whole, too, if they are smaller than the strings one after the other: many rows then share a string.
 
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -19,13 +18,11 @@ use arrow::datatypes::{
     BinaryType, BinaryViewType, ByteArrayType, ByteViewType, DataType, LargeBinaryType, LargeUtf8Type,
     StringViewType, Utf8Type,
 };
-use memferry::memory::{Binding, Mapping, MemoryError};
+use memferry::memory::MemoryError;
 use memferry::topology::{Machine, NodeId};
 
 use super::source::{Offset, Source, ViewPiece};
-
-/// Alignment of every buffer: Arrow's recommendation, a cache line, and the widest vector register.
-pub(super) const ALIGNMENT_BYTES: usize = 64;
+use crate::buffers::{allocate, rounded};
 
 /// More values or bytes than the offsets of the type can count.
 #[derive(Debug)]
@@ -203,7 +200,7 @@ impl Draft {
         let mut range = |source: &Source| {
             let start = *end;
             let size_bytes = source.size_bytes();
-            *end = (start + size_bytes).next_multiple_of(ALIGNMENT_BYTES);
+            *end = rounded(start + size_bytes);
             start..start + size_bytes
         };
         Shape {
@@ -270,37 +267,36 @@ impl Shape {
     }
 }
 
-/// The arrays of `drafts` in memory of `home`, and their size.
-///
-/// Cost: one mapping, none for empty arrays.
+/// A column in memory.
+pub(super) struct PlacedColumn {
+    pub(super) array: ArrayRef,
+    /// Bytes of its buffers, each rounded up to the alignment.
+    pub(super) size_bytes: usize,
+    pub(super) node: NodeId,
+}
+
+/// The arrays of `drafts`, each in memory of its node.
 pub(super) fn place(
     drafts: &[Draft],
     machine: &Machine,
-    home: NodeId,
-) -> Result<(Vec<ArrayRef>, usize), MemoryError> {
-    let mut end = 0;
-    let shapes: Vec<Shape> = drafts.iter().map(|draft| draft.shape(&mut end)).collect();
-    let memory = match end {
-        0 => None,
-        _ => {
-            let mut mapping = Mapping::new(machine, end, Binding::Bind(home))?;
-            drafts.iter().zip(&shapes).for_each(|(draft, shape)| draft.write(shape, &mut mapping));
-            Some(Arc::new(mapping))
-        }
+    nodes: &[NodeId],
+) -> Result<Vec<PlacedColumn>, MemoryError> {
+    let shape = |draft: &Draft| {
+        let mut end = 0;
+        (draft.shape(&mut end), end)
     };
-    let at =
-        |range: Range<usize>| memory.as_ref().map_or_else(Buffer::default, |memory| buffer(memory, range));
-    // SAFETY: the drafts were written to this memory, by these shapes.
-    let arrays = shapes.iter().map(|shape| unsafe { shape.array(&at) }).collect();
-    Ok((arrays, end))
-}
-
-/// `range` of `memory` as a buffer that keeps all of `memory`.
-fn buffer(memory: &Arc<Mapping>, range: Range<usize>) -> Buffer {
-    let bytes = &memory[range];
-    // SAFETY: `bytes` lies within `memory`, which the buffer owns a share of, so it stays mapped; and no code
-    // writes it: a mapping is written through `&mut` only, and this one is shared from here on.
-    unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), memory.clone()) }
+    let shapes: Vec<(Shape, usize)> = drafts.iter().map(shape).collect();
+    let columns: Vec<_> = nodes.iter().zip(&shapes).map(|(&node, &(_, end))| (node, vec![end])).collect();
+    let new = allocate(machine, &columns)?.into_iter().flatten();
+    let placed = drafts.iter().zip(shapes).zip(new).zip(nodes);
+    let placed = placed.map(|(((draft, (shape, size_bytes)), mut new), &node)| {
+        draft.write(&shape, new.as_mut());
+        let memory = new.freeze();
+        let buffer = |range: Range<usize>| memory.slice_with_length(range.start, range.len());
+        // SAFETY: the draft was written to this memory, by this shape.
+        PlacedColumn { array: unsafe { shape.array(&buffer) }, size_bytes, node }
+    });
+    Ok(placed.collect())
 }
 
 /// The range of values that the offsets cover.

@@ -5,6 +5,7 @@ use arrow::error::ArrowError;
 use memferry::memory::MemoryError;
 
 use super::ROW_GROUP_ROWS_STEP;
+use crate::placement::PlacementError;
 
 /// Rows that cannot become a table. The rows pushed so far are lost with the writer.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,9 @@ pub enum TableError {
     /// The home node has no room or does not exist.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// The placement of the layout is not one of this table.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
     /// Arrow refuses the rows, for example a null in a column without nulls.
     #[error("these rows cannot be a table: {0}")]
     Arrow(#[from] ArrowError),

@@ -3,7 +3,7 @@
 //! ```text
 //! TableData ── partition ── RowGroup ── RowGroup ── ...      a partition is a run of groups
 //!                              │
-//!                  one mapping on the home node, of exactly the size the group needs
+//!                  a mapping for each node that holds columns of it, of exactly the size they need
 //!                  │ a: values │ b: nulls │ b: values │ c: views │ c: strings │ ...
 //!                  every buffer starts at a multiple of 64 bytes
 //! ```
@@ -32,4 +32,5 @@ pub use table::TableData;
 pub use writer::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, TableWriter};
 
 pub(crate) use kept::{KeptArray, NotKept, is_keepable};
+pub(crate) use table::MovedGroup;
 pub(crate) use writer::PartitionWriter;

@@ -1,5 +1,6 @@
-//! A table at home: partitions of row groups, and their statistics.
+//! A table in memory: partitions of row groups, and their statistics.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
@@ -9,9 +10,10 @@ use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, Statistics};
 use memferry::topology::NodeId;
 
-use super::{RowGroup, group};
+use super::{Layout, RowGroup, TableError, group};
+use crate::placement::GroupMove;
 
-/// All rows of a table, in memory of its home node. Made by a [`TableWriter`](super::TableWriter).
+/// All rows of a table, in memory of the nodes of its columns. Made by a [`TableWriter`](super::TableWriter).
 #[derive(Clone, Debug)]
 pub struct TableData {
     schema: SchemaRef,
@@ -21,10 +23,53 @@ pub struct TableData {
     integers: Vec<OnceLock<Option<RangeInclusive<i64>>>>,
 }
 
+/// A row group of which some columns were moved.
+pub(crate) struct MovedGroup {
+    pub(crate) partition: usize,
+    /// Its index in the partition.
+    pub(crate) index: usize,
+    pub(crate) group: RowGroup,
+    /// The columns that were moved.
+    pub(crate) columns: Vec<usize>,
+}
+
 impl TableData {
     pub(crate) fn new(schema: SchemaRef, partitions: Vec<Vec<RowGroup>>, home: NodeId) -> TableData {
         let integers = vec![OnceLock::new(); schema.fields().len()];
+        let home = node_of_most(&partitions, home);
         TableData { schema, partitions, home, integers }
+    }
+
+    /// A table that was loaded with `layout`, after a copy of the row groups that its clauses with rows place elsewhere.
+    pub(crate) fn placed(
+        schema: SchemaRef,
+        mut partitions: Vec<Vec<RowGroup>>,
+        layout: &Layout,
+    ) -> Result<TableData, TableError> {
+        let placement = layout.placement.resolve(&schema, &layout.machine)?;
+        if placement.names_rows() {
+            let targets = placement.of_table(schema.fields().len(), &partitions)?;
+            for (group, targets) in partitions.iter_mut().flatten().zip(targets.iter().flatten()) {
+                let strays = group.strays(targets);
+                if !strays.is_empty() {
+                    *group = GroupMove::start(group, strays, &layout.machine)?.copy();
+                }
+            }
+        }
+        Ok(TableData::new(schema, partitions, layout.home))
+    }
+
+    /// The same rows after moves: `moved` are row groups by partition and index, in which these columns come from.
+    pub(crate) fn with_columns(&self, moved: &[MovedGroup]) -> TableData {
+        let mut table = self.clone();
+        for MovedGroup { partition, index, group, columns } in moved {
+            let arrays =
+                columns.iter().map(|&column| (column, group.column(column).clone(), group.node(column)));
+            let current = &mut table.partitions[*partition][*index];
+            *current = current.with_columns(arrays.collect());
+        }
+        table.home = node_of_most(&table.partitions, table.home);
+        table
     }
 
     /// Names and types of the columns.
@@ -37,7 +82,8 @@ impl TableData {
         &self.partitions
     }
 
-    /// The node of the rows.
+    /// The node of most of its bytes: that of the layout unless a placement says otherwise. [`places`](TableData::places) has
+    /// all nodes.
     pub fn home(&self) -> NodeId {
         self.home
     }
@@ -47,7 +93,7 @@ impl TableData {
         self.groups().map(RowGroup::rows).sum()
     }
 
-    /// Bytes on the home node, before the kernel rounds them to pages.
+    /// Bytes on all nodes, before the kernel rounds them to pages.
     pub fn size_bytes(&self) -> usize {
         self.groups().map(RowGroup::size_bytes).sum()
     }
@@ -127,4 +173,16 @@ impl TableData {
     fn groups(&self) -> impl Iterator<Item = &RowGroup> {
         self.partitions.iter().flatten()
     }
+}
+
+/// The node with most bytes of these row groups; of equals `home`, and without bytes, too.
+fn node_of_most(partitions: &[Vec<RowGroup>], home: NodeId) -> NodeId {
+    let mut by_node: BTreeMap<NodeId, usize> = BTreeMap::from([(home, 0)]);
+    for group in partitions.iter().flatten() {
+        for column in 0..group.batch().num_columns() {
+            *by_node.entry(group.node(column)).or_default() += group.column_size_bytes(column);
+        }
+    }
+    let most = by_node.into_iter().max_by_key(|&(node, bytes)| (bytes, node == home));
+    most.map_or(home, |(node, _)| node)
 }

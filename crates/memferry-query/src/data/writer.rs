@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use memferry::topology::{Machine, NodeId};
 
 use super::draft::{self, Draft};
 use super::{RowGroup, TableData, TableError};
+use crate::placement::{Resolved, TablePlacement};
 
 /// Default rows of a group: about 1 MiB for a column of 8-byte values, which is large for a descriptor and a small part of
 /// a near budget.
@@ -23,8 +24,11 @@ pub const ROW_GROUP_ROWS_STEP: usize = 512;
 pub struct Layout {
     /// The machine that `home` is a node of.
     pub machine: Arc<Machine>,
-    /// The node whose memory holds the table.
+    /// The node whose memory holds what `placement` does not cover.
     pub home: NodeId,
+    /// The nodes of columns, rows and row groups. Row groups are written where they belong, but those that a clause with
+    /// rows moves elsewhere are copied once more when the table is complete, because their number is known then.
+    pub placement: TablePlacement,
     /// Number of partitions; loaders make a single one of a source that fits into one row group.
     pub partitions: usize,
     /// Rows of a group, a multiple of [`ROW_GROUP_ROWS_STEP`].
@@ -32,10 +36,11 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout on `home`, with a partition per CPU that this process may use and groups of [`ROW_GROUP_ROWS`].
+    /// A layout with all rows on `home`, a partition per CPU that this process may use and groups of [`ROW_GROUP_ROWS`].
     pub fn new(machine: Arc<Machine>, home: NodeId) -> Layout {
         let partitions = thread::available_parallelism().map_or(1, usize::from);
-        Layout { machine, home, partitions, row_group_rows: ROW_GROUP_ROWS }
+        let placement = TablePlacement::default();
+        Layout { machine, home, placement, partitions, row_group_rows: ROW_GROUP_ROWS }
     }
 
     /// Number of partitions of a table of `rows`.
@@ -75,7 +80,7 @@ impl Layout {
 #[derive(Debug)]
 pub struct TableWriter {
     schema: SchemaRef,
-    home: NodeId,
+    layout: Layout,
     partitions: Vec<PartitionWriter>,
 }
 
@@ -84,10 +89,11 @@ impl TableWriter {
     ///
     /// # Errors
     /// [`TableError::UnsupportedType`] for columns that groups cannot hold; [`GroupRows`](TableError::GroupRows),
-    /// [`NoPartition`](TableError::NoPartition).
+    /// [`NoPartition`](TableError::NoPartition), [`Placement`](TableError::Placement).
     pub fn new(schema: SchemaRef, layout: Layout) -> Result<TableWriter, TableError> {
         let writer = PartitionWriter::new(schema.clone(), &layout)?;
-        Ok(TableWriter { schema, home: layout.home, partitions: vec![writer; layout.partitions] })
+        let partitions = (0..layout.partitions).map(|partition| writer.of_partition(partition)).collect();
+        Ok(TableWriter { schema, layout, partitions })
     }
 
     /// Appends the rows of `batch` to a partition.
@@ -105,11 +111,11 @@ impl TableWriter {
     /// The table; the last groups of partitions may be short.
     ///
     /// # Errors
-    /// As [`push`](TableWriter::push).
+    /// As [`push`](TableWriter::push), and [`Placement`](TableError::Placement) for rows that the table does not have.
     pub fn finish(self) -> Result<TableData, TableError> {
         let partitions =
             self.partitions.into_iter().map(PartitionWriter::finish).collect::<Result<_, _>>()?;
-        Ok(TableData::new(self.schema, partitions, self.home))
+        TableData::placed(self.schema, partitions, &self.layout)
     }
 }
 
@@ -118,6 +124,10 @@ impl TableWriter {
 pub(crate) struct PartitionWriter {
     schema: SchemaRef,
     layout: Layout,
+    placement: Arc<Resolved>,
+    partition: usize,
+    /// Row groups of the partition before those of this writer.
+    groups_before: usize,
     /// Maximum of 32-bit offsets; smaller in tests.
     pub(super) offset_max: usize,
     pending: Vec<RecordBatch>,
@@ -133,8 +143,11 @@ impl PartitionWriter {
             return Err(TableError::UnsupportedType { column: field.name().clone(), data_type });
         }
         Ok(PartitionWriter {
+            placement: Arc::new(layout.placement.resolve(&schema, &layout.machine)?),
             schema,
             layout: layout.clone(),
+            partition: 0,
+            groups_before: 0,
             offset_max: i32::MAX as usize,
             pending: Vec::new(),
             pending_rows: 0,
@@ -142,11 +155,16 @@ impl PartitionWriter {
         })
     }
 
-    /// A new writer for `rows` rows, in groups of about the same length.
-    pub(crate) fn of_rows(&self, rows: u64) -> PartitionWriter {
+    /// A new writer of a partition; this one has the number 0.
+    pub(crate) fn of_partition(&self, partition: usize) -> PartitionWriter {
+        PartitionWriter { partition, ..self.clone() }
+    }
+
+    /// A new writer for `rows` rows, in groups of about the same length, after so many groups of the partition.
+    pub(crate) fn of_rows(&self, rows: u64, groups_before: usize) -> PartitionWriter {
         let most = self.layout.row_group_rows as u64;
         let even = rows.div_ceil(rows.div_ceil(most).max(1)) as usize;
-        let mut writer = self.clone();
+        let mut writer = PartitionWriter { groups_before, ..self.clone() };
         writer.layout.row_group_rows = even.max(1).next_multiple_of(ROW_GROUP_ROWS_STEP);
         writer
     }
@@ -206,10 +224,11 @@ impl PartitionWriter {
                 }
             }
         }
-        let (columns, size_bytes) = draft::place(&drafts, &self.layout.machine, self.layout.home)?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let batch = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?;
-        self.groups.push(RowGroup::new(batch, size_bytes));
+        let index = self.groups_before + self.groups.len();
+        let targets = self.placement.while_loading(drafts.len(), self.partition, index);
+        let nodes: Vec<NodeId> = targets.into_iter().map(|node| node.unwrap_or(self.layout.home)).collect();
+        let columns = draft::place(&drafts, &self.layout.machine, &nodes)?;
+        self.groups.push(RowGroup::try_new(self.schema.clone(), rows, columns)?);
         Ok(())
     }
 }

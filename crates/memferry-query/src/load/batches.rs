@@ -18,10 +18,11 @@ pub fn from_batches(
 ) -> Result<TableData, LoadError> {
     // Also checks the schema if there is no partition.
     let writer = PartitionWriter::new(schema.clone(), layout)?;
-    let partitions = in_parallel(partitions, |batches| {
-        let mut writer = writer.clone();
+    let jobs: Vec<_> = partitions.iter().enumerate().collect();
+    let partitions = in_parallel(&jobs, |(partition, batches)| {
+        let mut writer = writer.of_partition(*partition);
         batches.iter().try_for_each(|batch| writer.push(batch))?;
         writer.finish()
     })?;
-    Ok(TableData::new(schema, partitions, layout.home))
+    Ok(TableData::placed(schema, partitions, layout)?)
 }

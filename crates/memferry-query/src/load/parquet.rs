@@ -42,8 +42,9 @@ pub fn from_parquet(path: &Path, layout: &Layout, progress: &dyn Progress) -> Re
     let rows = metadata.metadata().file_metadata().num_rows().max(0) as u64;
     progress.total(rows);
 
-    let partitions = in_parallel(&layout.split(rows), |rows| {
-        let mut writer = writer.clone();
+    let jobs: Vec<_> = layout.split(rows).into_iter().enumerate().collect();
+    let partitions = in_parallel(&jobs, |(partition, rows)| {
+        let mut writer = writer.of_partition(*partition);
         let mut missing = rows.end - rows.start;
         // Each thread opens the file: threads that share a file would move each other's position.
         let file = open(path)?;
@@ -58,7 +59,7 @@ pub fn from_parquet(path: &Path, layout: &Layout, progress: &dyn Progress) -> Re
         }
         writer.finish().map_err(LoadError::from)
     })?;
-    Ok(TableData::new(metadata.schema().clone(), partitions, layout.home))
+    Ok(TableData::placed(metadata.schema().clone(), partitions, layout)?)
 }
 
 /// Opens a file and checks its first and last bytes.

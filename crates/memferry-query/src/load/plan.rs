@@ -60,7 +60,8 @@ pub(super) async fn from_plan_in_sections(
     for partition in 0..count {
         let batches = plan.execute(partition, Arc::clone(context))?;
         let sections = sections.as_ref().map(|partitions| partitions[partition].clone());
-        let (writer, progress, ready) = (writer.clone(), Arc::clone(&progress), Arc::clone(&ready));
+        let (progress, ready) = (Arc::clone(&progress), Arc::clone(&ready));
+        let writer = writer.of_partition(partition);
         tasks.spawn(async move {
             let groups = match sections {
                 Some(sections) => read_sections(batches, &sections, &writer, &*progress, &*ready).await,
@@ -83,7 +84,7 @@ pub(super) async fn from_plan_in_sections(
             Err(error) => panic::resume_unwind(error.into_panic()),
         });
     }
-    Ok(TableData::new(plan.schema(), partitions, layout.home))
+    Ok(TableData::placed(plan.schema(), partitions, layout)?)
 }
 
 async fn read(
@@ -112,10 +113,10 @@ async fn read_sections(
         let text = format!("{file} has not as many rows as its metadata say; write it again");
         LoadError::Plan(DataFusionError::Execution(text))
     };
-    let mut groups = Vec::new();
+    let mut groups: Vec<RowGroup> = Vec::new();
     let mut rest = None;
     for section in sections {
-        let mut writer = writer.of_rows(section.rows);
+        let mut writer = writer.of_rows(section.rows, groups.len());
         let mut missing = section.rows as usize;
         while missing > 0 {
             let batch = match rest.take() {

@@ -33,23 +33,24 @@ pub fn from_readers(
         .flat_map(|source| (0..partitions_of(source)).map(move |part| (source, part)))
         .collect();
     let load = |&(source, part): &(&PartitionedSource<'_>, usize)| {
-        partition((source.open)(part, partitions_of(source)), layout, progress)
+        partition((source.open)(part, partitions_of(source)), part, layout, progress)
     };
     let mut partitions = in_parallel(&jobs, load)?.into_iter();
     let table = |source: &PartitionedSource<'_>| {
         let schema = (source.open)(0, 1).schema();
         let partitions = partitions.by_ref().take(partitions_of(source)).collect();
-        TableData::new(schema, partitions, layout.home)
+        TableData::placed(schema, partitions, layout).map_err(LoadError::from)
     };
-    Ok(sources.iter().map(table).collect())
+    sources.iter().map(table).collect()
 }
 
 fn partition(
     reader: PartitionReader,
+    number: usize,
     layout: &Layout,
     progress: &dyn Progress,
 ) -> Result<Vec<RowGroup>, LoadError> {
-    let mut writer = PartitionWriter::new(reader.schema(), layout)?;
+    let mut writer = PartitionWriter::new(reader.schema(), layout)?.of_partition(number);
     for batch in reader {
         let batch = batch.map_err(TableError::from)?;
         writer.push(&batch)?;

@@ -12,9 +12,11 @@
 //! Without `datafusion.execution.enable_file_stream_work_stealing` a partition reads its own row groups only, also if no
 //! other one ever runs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use datafusion::execution::TaskContext;
+use memferry::topology::NodeId;
 use memferry_schedule::{Claimer, Distance, Domains, Stealing, claims};
 
 use crate::data::TableData;
@@ -78,7 +80,6 @@ impl RowGroupClaims {
         chosen: &[usize],
         stealing: Stealing,
     ) -> Self {
-        let near_rows = domains_of(data, tiers, domains);
         let partitions = data.partitions().iter().enumerate();
         let groups: Vec<(usize, usize)> = partitions
             .flat_map(|(partition, groups)| (0..groups.len()).map(move |index| (partition, index)))
@@ -87,10 +88,30 @@ impl RowGroupClaims {
             domains: domains.clone(),
             stealing,
             workers: (0..data.partitions().len()).map(|it| chosen[it % chosen.len()]).collect(),
-            homes: groups.iter().map(|&(partition, _)| near_rows[partition % near_rows.len()]).collect(),
+            homes: homes(data, tiers, domains),
             groups,
         };
         Self { items: Arc::new(items), rounds: Mutex::default() }
+    }
+
+    /// The nodes whose CPUs run partitions, with the number of these, and the row groups beside them.
+    pub(super) fn readers(&self) -> BTreeMap<NodeId, (usize, BTreeSet<usize>)> {
+        let Items { domains, workers, homes, .. } = &*self.items;
+        let mut readers: BTreeMap<NodeId, (usize, BTreeSet<usize>)> = BTreeMap::new();
+        for &worker in workers {
+            readers.entry(domains[worker].cpu_node).or_default().0 += 1;
+        }
+        for (number, &home) in homes.iter().enumerate() {
+            if let Some((_, groups)) = readers.get_mut(&domains[home].cpu_node) {
+                groups.insert(number);
+            }
+        }
+        readers
+    }
+
+    /// The node of the CPUs that run a partition.
+    pub(super) fn cpus_of(&self, partition: usize) -> NodeId {
+        self.items.domains[self.items.workers[partition]].cpu_node
     }
 
     pub(super) fn stealing(&self) -> Stealing {
@@ -129,17 +150,29 @@ struct RunningClaimer {
     _running: Arc<()>,
 }
 
-/// The domains beside the rows: that of their node, or all parts of it. Partitions lie in them in turns.
-fn domains_of(data: &TableData, tiers: &Tiers, domains: &Domains) -> Vec<usize> {
-    let beside = |cpu_node| -> Vec<usize> {
-        (0..domains.len()).filter(|&index| domains[index].cpu_node == cpu_node).collect()
+/// The domain of each row group: that beside the node of most of its bytes. If the node has several, partitions lie in them
+/// in turns.
+fn homes(data: &TableData, tiers: &Tiers, domains: &Domains) -> Vec<usize> {
+    let beside = |node: NodeId| -> Vec<usize> {
+        let cpu_node = tiers.machine().node(node).map_or(node, |node| node.cpu_node);
+        match (0..domains.len()).filter(|&index| domains[index].cpu_node == cpu_node).collect::<Vec<_>>() {
+            // The CPUs of the node are not for this process, so no domain is nearer to the rows than another as far as is
+            // known.
+            none if none.is_empty() => (0..domains.len()).collect(),
+            beside => beside,
+        }
     };
-    let cpu_node = tiers.machine().node(data.home()).map_or(data.home(), |home| home.cpu_node);
-    match beside(cpu_node) {
-        // The CPUs of the node are not for this process, so no domain is nearer to the rows than another as far as is known.
-        none if none.is_empty() => (0..domains.len()).collect(),
-        beside => beside,
-    }
+    let mut known: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+    let partitions = data.partitions().iter().enumerate();
+    let groups =
+        partitions.flat_map(|(partition, groups)| groups.iter().map(move |group| (partition, group)));
+    groups
+        .map(|(partition, group)| {
+            let node = group.home().unwrap_or_else(|| data.home());
+            let beside = known.entry(node).or_insert_with(|| beside(node));
+            beside[partition % beside.len()]
+        })
+        .collect()
 }
 
 /// The row groups of a partition that runs.

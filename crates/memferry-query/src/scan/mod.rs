@@ -8,6 +8,7 @@ mod admission;
 mod claims;
 mod cost_query;
 mod filter;
+mod places;
 mod report;
 mod stream;
 
@@ -195,6 +196,9 @@ impl DisplayAs for TieredScanExec {
         }
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch={fetch}")?;
+        }
+        if let Some(places) = places::of(self) {
+            write!(f, ", places=[{places}]")?;
         }
         write!(f, ", prefetch={}", self.admission())?;
         match &self.claims {

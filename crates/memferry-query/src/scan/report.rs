@@ -165,7 +165,7 @@ impl ScanReport {
         if let Some(scan) = plan.downcast_ref::<TieredScanExec>()
             && let Some(metrics) = plan.metrics()
         {
-            let decision = scan.admission().to_string();
+            let decision = scan.admission();
             if !self.decisions.contains(&decision) {
                 self.decisions.push(decision);
             }

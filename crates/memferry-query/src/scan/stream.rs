@@ -39,6 +39,7 @@ use super::report::ScanMetrics;
 use crate::data::{ROW_GROUP_ROWS, RowGroup};
 use crate::near::{NearColumn, deadline};
 use crate::table::TieredColumns;
+use crate::tiers::Pins;
 
 /// Starts a partition. Its first window of late columns is requested here rather than at the first poll: a join executes
 /// its probe side before it builds its hash table, and the copies run meanwhile.
@@ -79,6 +80,8 @@ struct PartitionScan {
     filtered: Vec<(usize, usize)>,
     /// The node of copies; `None` leaves the cache untouched.
     near: Option<NodeId>,
+    /// Near bytes that consumers may hold on that node.
+    pins: Arc<Pins>,
     /// The copies to that node.
     prefetch: Option<Near>,
     /// The row groups to read.
@@ -176,12 +179,13 @@ impl PartitionScan {
         // Unfiltered rows leave as whole slices; rows without columns are only counted.
         let coalescer = (!filter.is_empty() && !output.is_empty())
             .then(|| LimitedBatchCoalescer::new(Arc::clone(&schema), batch_rows, None));
-        let (near, prefetch) = match scan.admission() {
+        let admission = scan.admission_of(partition);
+        let (near, prefetch) = match admission {
             Admission::Prefetch(near) => (Some(near.node), Some(near.clone())),
             Admission::Reuse { node, .. } => (Some(*node), None),
             Admission::Refused(_) => (None, None),
         };
-        if let Some(predicted) = scan.admission().predicted() {
+        if let Some(predicted) = admission.predicted() {
             ScanMetrics::predicted(&scan.metrics, partition, predicted);
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
@@ -195,6 +199,7 @@ impl PartitionScan {
             output,
             filtered,
             near,
+            pins: scan.pins_of(partition),
             prefetch,
             wait_max: Duration::from_micros(options.wait_us_max),
             filter,
@@ -287,7 +292,7 @@ impl PartitionScan {
                 .iter()
                 .map(|&(column, usage)| {
                     let (home, regions) = (group.column(column), &regions[column]);
-                    match (self.near, self.copies(column, usage, place.number)) {
+                    match (self.near, self.copies(group, column, usage, place.number)) {
                         (None, _) => NearColumn::at_home(home),
                         (Some(near), Some(route)) => NearColumn::prefetch(cache, near, route, regions, home),
                         (Some(near), None) => NearColumn::peek(cache, near, regions, home),
@@ -309,16 +314,18 @@ impl PartitionScan {
 
     fn close_group(&mut self) {
         let Some(group) = self.window.pop_front() else { return };
+        let Place { partition, index, number, .. } = group.place;
+        let rows = &self.columns.data.partitions()[partition][index];
         for (near, &(column, usage)) in group.columns.iter().zip(&self.needed) {
-            if self.copies(column, usage, group.place.number).is_some() {
+            if self.copies(rows, column, usage, number).is_some() {
                 self.metrics.prefetched(near);
             }
         }
     }
 
-    /// Whether this scan requests a copy of a column of a row group of the table, and its route.
-    fn copies(&self, column: usize, usage: Use, group: usize) -> Option<Option<Route>> {
-        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, group)
+    /// Whether this scan requests a copy of a column of a row group, which has this number in the table, and its route.
+    fn copies(&self, group: &RowGroup, column: usize, usage: Use, number: usize) -> Option<Option<Route>> {
+        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, group.node(column), number)
     }
 
     /// Runs the filter over the next rows of the window's first group.
@@ -372,7 +379,7 @@ impl PartitionScan {
             // Rows that filtering copies may come from near memory without limit; slices pin it.
             let (array, near_bytes) = match &filter {
                 Some(_) if !column.outlives_filter() => column.read(),
-                _ => column.read_leaving(self.columns.tiers.pins()),
+                _ => column.read_leaving(&self.pins),
             };
             let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
             // The filter has brought its columns into the CPU's cache.

@@ -12,11 +12,14 @@ use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
-use memferry::topology::Machine;
+use memferry::mover::{DsaEngine, DsaOptions, EngineKind};
+use memferry::topology::{Machine, NodeId};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use memferry_query::{
-    DomainExec, Prefetch, QueryDomains, SessionOptions, TableData, TieredScanExec, TieredTable, session,
+    DomainExec, Prefetch, QueryDomains, SessionOptions, TableData, TieredScanExec, TieredTable, Tiers,
+    session,
 };
-use memferry_schedule::{Binding, Domains};
+use memferry_schedule::{Binding, Domains, Stealing};
 use memferry_testing::{Needs, skip};
 
 use crate::dsa_support::Dsa;
@@ -477,5 +480,94 @@ async fn settings_that_cannot_be_met_are_refused() {
     for wrong in ["memferry.binding = 'sometimes'", "memferry.stealing = 'bulk'"] {
         let error = context.sql(&format!("set {wrong}")).await.unwrap_err();
         assert!(error.to_string().contains("; use "), "{wrong}");
+    }
+}
+
+/// A machine whose nodes 0 and 1 have one CPU of this machine each, and whose nodes 2 and 3 are faster memory beside them.
+fn two_nodes_with_faster_memory() -> Option<Arc<Machine>> {
+    let this = Machine::discover().unwrap();
+    let cpus: Vec<u32> = this.nodes().iter().flat_map(|node| node.allowed_cpus.clone()).collect();
+    let [one, other, ..] = cpus[..] else {
+        skip(Needs::Cpus(2), "each node needs one");
+        return None;
+    };
+    let node = |id: u32, cpus: String, tier: &str, cpu_node: u32| {
+        format!(
+            r#"{{"id": {id}, "socket": 0, "cpus": "{cpus}", "tier": "{tier}", "memory_mib": 4096, "cpu_node": {cpu_node}}}"#
+        )
+    };
+    let nodes = [
+        node(0, one.to_string(), "dram", 0),
+        node(1, other.to_string(), "dram", 1),
+        node(2, String::new(), "hbm", 0),
+        node(3, String::new(), "hbm", 1),
+    ];
+    let text = include_str!("../../../memferry/machines/made-up-two-tiers.json");
+    let (before, rest) = text.split_once("\"value\": [").unwrap();
+    let (_, after) = rest.split_once("],\n").unwrap();
+    let after = after.split_once(",\n  \"placeholders\"").unwrap().0;
+    let text = format!("{before}\"value\": [{}],\n{after}}}", nodes.join(", "));
+    Some(Arc::new(Machine::from_profile_text("two nodes with faster memory", &text).unwrap()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_domain_copies_to_its_near_node_by_its_device() {
+    let Some(machine) = two_nodes_with_faster_memory() else { return };
+    let domains = QueryDomains::new(Domains::of(&machine).unwrap());
+    let sql = "select sum(b) from t where a < 300";
+    for is_near_of_domains in [true, false] {
+        let mut builder = Tiers::builder(Arc::clone(&machine)).budget_bytes(Some(64 << 20));
+        for node in [0, 1] {
+            let config = DeviceConfig::one_shared_queue().on_node(node);
+            let device = Emulator::start(&config, FaultPlan::none()).unwrap();
+            let engine = DsaEngine::new(vec![device.portal(0)], DsaOptions::default()).unwrap();
+            builder = builder.engine(Arc::new(engine));
+        }
+        let tiers = builder.near_of_domains(is_near_of_domains).build().unwrap();
+        let table = TieredTable::try_new(table_of(&machine, 40_000, 2, 4096), Arc::clone(&tiers)).unwrap();
+        table.place(&"numa node (0, 1)".parse().unwrap(), Arc::new(())).await.unwrap();
+        let data = table.data();
+        let moved: Vec<u64> = tiers.mover().stats().engines.iter().map(|engine| engine.bytes).collect();
+        let context = session(&SessionOptions {
+            domains: Some(Arc::clone(&domains)),
+            binding: Binding::Opportunistic,
+            stealing: Stealing::Off,
+            ..options(Prefetch::Always)
+        });
+        context.register_table("t", Arc::new(table)).unwrap();
+        set(&context, "memferry.wait_us_max = 10000000").await;
+        let decision = match is_near_of_domains {
+            true => "CPUs of node 0: always to node 2; CPUs of node 1: always to node 3",
+            false => "prefetch=always to node 2",
+        };
+        let plan = explain(&context, sql).await;
+        assert!(plan.contains(decision), "{plan}");
+        let (answer, report) = run(&context, sql).await;
+        assert_eq!(answer, run(&plain(&data), sql).await.0);
+        assert_eq!(report.late_bytes_near, report.late_bytes, "{report:?}");
+
+        // A row group is copied from its home by the device there, to the near node of the domain there.
+        let bytes_of = |home: u32| -> u64 {
+            let groups = data.partitions().iter().flatten().filter(|group| group.node(1) == NodeId(home));
+            groups.map(|group| group.rows() as u64 * 8).sum()
+        };
+        let engines = tiers.mover().stats().engines;
+        let of_device = |home: u32| -> u64 {
+            let of = engines
+                .iter()
+                .zip(&moved)
+                .filter(|(engine, _)| engine.kind == EngineKind::Dsa && engine.node == Some(NodeId(home)));
+            of.map(|(engine, moved)| engine.bytes - moved).sum()
+        };
+        assert_eq!((of_device(0), of_device(1)), (bytes_of(0), bytes_of(1)), "{engines:?}");
+        let near = tiers.cache().stats().nodes;
+        let (budgets, entries): (Vec<_>, Vec<_>) =
+            near.iter().map(|usage| (usage.budget_bytes, (usage.node.0, usage.entries_count))).unzip();
+        match is_near_of_domains {
+            true => assert_eq!((budgets, entries), (vec![32 << 20; 2], vec![(2, 5), (3, 5)])),
+            false => assert_eq!((budgets, entries), (vec![64 << 20], vec![(2, 10)])),
+        }
+        drop(context);
+        nothing_is_left(&domains, Binding::Opportunistic).await;
     }
 }

@@ -101,7 +101,8 @@ pub(crate) fn table_of(
     let partitions: Vec<_> =
         starts.map(|start| vec![rows.slice(start, cut.min(rows.num_rows() - start))]).collect();
     let home = machine.nodes()[0].id;
-    let layout = Layout { machine: Arc::clone(machine), home, partitions: partitions.len(), row_group_rows };
+    let layout =
+        Layout { partitions: partitions.len(), row_group_rows, ..Layout::new(Arc::clone(machine), home) };
     Arc::new(load::from_batches(rows.schema(), &partitions, &layout).unwrap())
 }
 
@@ -461,7 +462,7 @@ fn decimals(machine: &Arc<Machine>, row_group_rows: usize) -> Arc<TableData> {
     let batch = RecordBatch::try_from_iter(columns).unwrap();
     let partitions = vec![vec![batch.clone()]; 16];
     let home = machine.nodes()[0].id;
-    let layout = Layout { machine: Arc::clone(machine), home, partitions: 16, row_group_rows };
+    let layout = Layout { partitions: 16, row_group_rows, ..Layout::new(Arc::clone(machine), home) };
     Arc::new(load::from_batches(batch.schema(), &partitions, &layout).unwrap())
 }
 

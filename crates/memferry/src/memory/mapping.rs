@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::fs;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::path::Path;
 use std::slice;
 
 use libc::c_int;
 
 use super::reservation::Reservation;
+use super::syscall::page_bytes;
 use super::{Binding, MemoryError, Moved};
 use crate::topology::Machine;
 
@@ -160,6 +161,32 @@ impl Mapping {
         self.pages.rebind(machine, binding)
     }
 
+    /// Frees the whole pages in a range. Their bytes are 0 then, and pages again once they are touched.
+    ///
+    /// For memory whose parts have owners of their own. A part of a huge page is freed when the rest is, or when the
+    /// kernel needs memory.
+    ///
+    /// # Errors
+    /// [`Refused`](MemoryError::Refused): the pages stay, for example because they are locked.
+    ///
+    /// # Panics
+    /// If the range ends after the mapping.
+    ///
+    /// # Safety
+    /// Nobody uses the bytes of the range or relies on their content.
+    pub unsafe fn discard(&self, bytes: Range<usize>) -> Result<(), MemoryError> {
+        assert!(bytes.end <= self.size_bytes, "{bytes:?} ends after a mapping of {} bytes", self.size_bytes);
+        let (start, end) = (bytes.start.next_multiple_of(page_bytes()), bytes.end);
+        // The last page has nothing after the end of the mapping.
+        let end = if end == self.size_bytes { self.pages.size_bytes() } else { end - end % page_bytes() };
+        if start >= end {
+            return Ok(());
+        }
+        // SAFETY: the pages hold no other bytes than those of the range, which is the caller's promise.
+        unsafe { self.pages.discard(start..end) }
+            .map_err(|source| MemoryError::refused("madvise", end - start, source))
+    }
+
     /// The requested binding, without effect for another machine.
     pub fn binding(&self) -> &Binding {
         &self.pages.binding
@@ -215,6 +242,24 @@ impl fmt::Debug for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_whole_pages_of_a_range_are_discarded() {
+        let machine = Machine::discover().unwrap();
+        let page = page_bytes();
+        let mut mapping = Mapping::new(&machine, 4 * page + 100, Binding::Any).unwrap();
+        mapping.fill(7);
+        let zeros = |mapping: &Mapping| mapping.iter().filter(|&&byte| byte == 0).count();
+        // SAFETY: the bytes are the test's own, and no slice of them is alive.
+        let discard = |mapping: &Mapping, bytes| unsafe { mapping.discard(bytes) }.unwrap();
+        discard(&mapping, 1..2 * page - 1);
+        assert_eq!(zeros(&mapping), 0, "no whole page");
+        discard(&mapping, page - 1..2 * page);
+        assert_eq!(zeros(&mapping), page);
+        assert!(mapping[..page].iter().chain(&mapping[2 * page..]).all(|&byte| byte == 7));
+        discard(&mapping, 4 * page..4 * page + 100);
+        assert_eq!(zeros(&mapping), page + 100, "the last page has nothing else");
+    }
 
     #[test]
     fn huge_pages_follow_the_settings_of_the_system() {

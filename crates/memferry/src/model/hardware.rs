@@ -9,7 +9,7 @@ use memferry_dsa::internals::device_time::CachePart;
 
 use crate::route::Endpoints;
 use crate::topology::parameter::Parameter;
-use crate::topology::{Machine, Node, NodeId, Tier};
+use crate::topology::{Machine, Node, NodeId};
 
 use super::ModelError;
 
@@ -219,15 +219,10 @@ impl Hardware {
         let write = |cpus: NodeId, memory: NodeId| {
             machine.link(cpus, memory).write_bytes_per_s.map(|rate| rate as f64)
         };
-        let memories = nodes.iter().map(|node| {
-            // Without a figure of its own, the rate of a memory is the best that any CPUs reach.
-            let best = nodes.iter().filter_map(|cpus| read(cpus.id, node.id)).reduce(f64::max);
-            let of_tier = match node.tier {
-                Tier::Dram => rate("dram_mb_per_s"),
-                Tier::Hbm => rate("hbm_mb_per_s"),
-                _ => None,
-            };
-            NodeMemory { node: node.id, cpus_count: node.cpus.len(), rate: of_tier.or(best) }
+        let memories = nodes.iter().map(|node| NodeMemory {
+            node: node.id,
+            cpus_count: node.cpus.len(),
+            rate: machine.memory_bytes_per_s(node.id).map(|rate| rate as f64),
         });
         let ways = |rate: &dyn Fn(NodeId, NodeId) -> Option<f64>| -> Vec<Vec<f64>> {
             let of =

@@ -37,6 +37,22 @@ impl Machine {
         self.faster_than(home).into_iter().next()
     }
 
+    /// The bandwidth of the memory of a node for many streams together: that of its kind by calibration or publication
+    /// (`dram_mb_per_s`, `hbm_mb_per_s`), or else the best that any CPUs read. `None` if it is unknown.
+    pub fn memory_bytes_per_s(&self, node: NodeId) -> Option<u64> {
+        let node = self.node(node).ok()?;
+        let of_tier = match node.tier {
+            Tier::Dram => self.parameter("dram_mb_per_s"),
+            Tier::Hbm => self.parameter("hbm_mb_per_s"),
+            _ => None,
+        };
+        let of_links = || {
+            let read = |cpus: &Node| self.link(cpus.id, node.id).read_bytes_per_s;
+            self.nodes.iter().filter_map(read).max()
+        };
+        of_tier.map(|mb_per_s| (mb_per_s * 1e6).round() as u64).or_else(of_links)
+    }
+
     /// All memories that this process may use, in the order that the CPUs of `cpus` should prefer, fastest first. For a
     /// memory-only node these are the CPUs that it belongs to. Empty for an unknown node.
     ///

@@ -13,17 +13,21 @@ use super::super::commands::COMMANDS;
 use super::super::scanner::is_complete;
 
 /// Keywords that statements are made of.
-const KEYWORDS: [&str; 92] = [
+const KEYWORDS: [&str; 101] = [
     "ALL",
+    "ALTER",
     "ANALYZE",
     "AND",
     "ANY",
     "AS",
     "ASC",
+    "BACKGROUND",
+    "BANDWIDTH",
     "BETWEEN",
     "BY",
     "CASE",
     "CAST",
+    "COLUMN",
     "COLUMNS",
     "COPY",
     "CREATE",
@@ -70,9 +74,11 @@ const KEYWORDS: [&str; 92] = [
     "LOAD",
     "LOCATION",
     "NATURAL",
+    "NODE",
     "NOT",
     "NULL",
     "NULLS",
+    "NUMA",
     "OFFSET",
     "ON",
     "OR",
@@ -81,6 +87,8 @@ const KEYWORDS: [&str; 92] = [
     "OVER",
     "PARTITION",
     "PARTITIONED",
+    "PLACE",
+    "PLACEMENT",
     "PRECEDING",
     "RANGE",
     "REPLACE",
@@ -104,6 +112,7 @@ const KEYWORDS: [&str; 92] = [
     "USING",
     "VALUES",
     "VIEW",
+    "WEIGHT",
     "WHERE",
     "WITH",
 ];
