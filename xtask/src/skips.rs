@@ -36,6 +36,11 @@ const LISTED: &[(&str, Needs)] = &[
     ("*/numa_memory::a_node_that_fills_up_meanwhile_is_an_answer", Needs::Root),
     // Virtual machines rarely have UMWAIT. Other tests cover the loop around it with a fake.
     ("integration::waits::every_wait_returns", Needs::Instruction("UMWAIT")),
+    // Sandboxes and virtual machines may forbid counters of whole CPUs.
+    (
+        "*telemetry::perf_event::tests::the_clock_of_a_cpu_counts_nanoseconds",
+        Needs::Kernel("perf_event_open on a CPU"),
+    ),
     // Entry point of processes that other tests start.
     ("shared::child", Needs::Consent),
     // Too slow for an emulated CPU, too large for a small machine. CONTRIBUTING.md says how to run them.

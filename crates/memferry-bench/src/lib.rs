@@ -8,6 +8,7 @@
 //! papers                       the papers' benchmarks: measured, emulated, modelled
 //! calibrate                    this machine as a profile for the model
 //! model                        the model against published numbers; scenarios
+//! telemetry                    what monitors of the machine count meanwhile
 //! ```
 #![deny(unsafe_code)]
 
@@ -22,3 +23,4 @@ pub mod mover;
 #[allow(unsafe_code)]
 pub mod offload;
 pub mod papers;
+pub mod telemetry;
