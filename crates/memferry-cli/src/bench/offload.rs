@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let directory = arguments.keep.directory(arguments.quick)?;
     let options = json!({ "quick": arguments.quick, "profile": BUILD_PROFILE });
     let mut record: Record = start_record("offload", Machine::discover()?, arguments.seed, options);
-    record.rows = rows(&measure(arguments.quick)?)?;
+    record.rows = arguments.keep.telemetry().rows(|| rows(&measure(arguments.quick)?))?;
     arguments.keep.finish(&record, directory, out)
 }
 

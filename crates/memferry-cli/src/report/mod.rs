@@ -21,6 +21,7 @@ mod papers;
 
 mod records;
 mod sweeps;
+mod telemetry;
 mod times;
 
 use std::fs;
