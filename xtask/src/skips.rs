@@ -38,6 +38,11 @@ const LISTED: &[(&str, Needs)] = &[
     ("integration::waits::every_wait_returns", Needs::Instruction("UMWAIT")),
     // Temporary files lie on disks or in memory. The other half of the test runs everywhere.
     ("integration::replica::a_mapping_needs_dax", Needs::Kernel("DAX")),
+    // Sandboxes and virtual machines may forbid counters of whole CPUs.
+    (
+        "*telemetry::perf_event::tests::the_clock_of_a_cpu_counts_nanoseconds",
+        Needs::Kernel("perf_event_open on a CPU"),
+    ),
     // Entry point of processes that other tests start.
     ("shared::child", Needs::Consent),
     // Too slow for an emulated CPU, too large for a small machine. CONTRIBUTING.md says how to run them.

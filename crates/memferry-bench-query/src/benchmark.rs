@@ -22,6 +22,7 @@ use crate::{
     paper_table, tpch, tpch_tables,
 };
 use memferry_bench::harness::{Pairs, Provenance, Row, try_alternate};
+use memferry_bench::telemetry::{Counts, Telemetry};
 
 /// The benchmark of queries on a machine.
 pub struct QueryBenchmark {
@@ -31,6 +32,7 @@ pub struct QueryBenchmark {
     pub(crate) seed: u64,
     pub(crate) pairs_count: usize,
     progress: NewProgress,
+    telemetry: Telemetry,
 }
 
 /// Starts to show the progress of a piece of work.
@@ -58,7 +60,13 @@ impl QueryBenchmark {
         progress: NewProgress,
     ) -> Result<QueryBenchmark, QueryError> {
         let runtime = Runtime::new().map_err(QueryError::Threads)?;
-        Ok(QueryBenchmark { machine, runtime, options, seed, pairs_count, progress })
+        let telemetry = Telemetry::none();
+        Ok(QueryBenchmark { machine, runtime, options, seed, pairs_count, progress, telemetry })
+    }
+
+    /// The same benchmark, whose timed queries are watched by these monitors.
+    pub fn with_telemetry(self, telemetry: Telemetry) -> QueryBenchmark {
+        QueryBenchmark { telemetry, ..self }
     }
 
     pub(crate) fn load(&self, scale: f64, tiers: &Tiers) -> Result<Vec<NamedTable>, QueryError> {
@@ -181,23 +189,21 @@ impl QueryBenchmark {
         for way in &ways {
             let mut timed = Vec::new();
             for query in &queries {
-                timed.push((query, self.pairs(way, &plain, &query.sql, &*bar)?));
+                timed.push((query, self.watched_pairs(way, &plain, &query.sql, &*bar)?));
             }
             let prefix = format!("tpch_sf{scale}_{}", way.name);
-            let all = timed.iter().filter(|(query, _)| query.tpch).map(|(_, pairs)| pairs);
+            let all = timed.iter().filter(|(query, _)| query.tpch).map(|(_, (pairs, _))| pairs);
             rows.push(Row::over_queries(format!("{prefix}_geomean"), "datafusion", all, self.seed));
             if way.name == "auto" {
                 // The default of users.
-                let selective = timed.iter().filter(|(query, _)| query.selective).map(|(_, pairs)| pairs);
+                let selective = timed.iter().filter(|(query, _)| query.selective);
+                let selective = selective.map(|(_, (pairs, _))| pairs);
                 rows.push(Row::over_queries("selective_geomean", "datafusion", selective, self.seed));
             }
-            for (query, pairs) in &timed {
-                rows_by_query.push(Row::over_queries(
-                    format!("{prefix}_{}", query.name),
-                    "datafusion",
-                    [pairs],
-                    self.seed,
-                ));
+            for (query, (pairs, counts)) in timed {
+                let name = format!("{prefix}_{}", query.name);
+                let row = Row::over_queries(name, "datafusion", [&pairs], self.seed);
+                rows_by_query.push(Row { telemetry: counts, ..row });
             }
         }
         let [off, ..] = &ways;
@@ -224,8 +230,20 @@ impl QueryBenchmark {
         Ok(())
     }
 
+    /// [`pairs`](QueryBenchmark::pairs), and what the monitors counted meanwhile.
+    pub(crate) fn watched_pairs(
+        &self,
+        ours: &QueryRunner,
+        peer: &QueryRunner,
+        sql: &str,
+        bar: &dyn Progress,
+    ) -> Result<(Pairs, Option<Counts>), QueryError> {
+        let (pairs, counts) = self.telemetry.watch(|| self.pairs(ours, peer, sql, bar));
+        Ok((pairs?, counts))
+    }
+
     /// Pairs of times, after one run of each that is not timed.
-    pub(crate) fn pairs(
+    fn pairs(
         &self,
         ours: &QueryRunner,
         peer: &QueryRunner,

@@ -61,13 +61,10 @@ impl QueryBenchmark {
         let bar = self.steps("timing queries", tpch::QUERIES.count() * self.pairs_count);
         let (mut timed, mut rows_by_query) = (Vec::new(), Vec::new());
         for number in tpch::QUERIES {
-            let pairs = self.pairs(&ours, &peer, &tpch::query(number, scale), &*bar)?;
-            rows_by_query.push(Row::over_queries(
-                format!("domains_q{number:02}"),
-                "unbound",
-                [&pairs],
-                self.seed,
-            ));
+            let sql = tpch::query(number, scale);
+            let (pairs, counts) = self.watched_pairs(&ours, &peer, &sql, &*bar)?;
+            let row = Row::over_queries(format!("domains_q{number:02}"), "unbound", [&pairs], self.seed);
+            rows_by_query.push(Row { telemetry: counts, ..row });
             timed.push(pairs);
         }
         let mut rows = vec![Row::over_queries("domains_geomean", "unbound", &timed, self.seed)];

@@ -9,6 +9,7 @@
 //! papers                       the papers' benchmarks: measured, emulated, modelled
 //! calibrate                    this machine as a profile for the model
 //! model                        the model against published numbers; scenarios
+//! telemetry                    what monitors of the machine count meanwhile
 //! ```
 #![deny(unsafe_code)]
 
@@ -24,3 +25,4 @@ pub mod mover;
 #[allow(unsafe_code)]
 pub mod offload;
 pub mod papers;
+pub mod telemetry;

@@ -20,6 +20,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
 use memferry_bench::harness::{Pairs, Provenance, Row, geomean, geomean_ratio, median};
+use memferry_bench::telemetry::{Counts, Telemetry, beside};
 use memferry_query::files::FileReport;
 use memferry_query::load::Progress;
 use memferry_query::{SessionOptions, Tiers, files, session};
@@ -51,12 +52,16 @@ pub struct ColdBenchmark {
     pub python: Option<PathBuf>,
     /// Seed of the confidence intervals.
     pub seed: u64,
+    /// The monitors that watch each query. None by default.
+    pub telemetry: Telemetry,
 }
 
 /// The samples of one query: one list per way, a sample per round.
 struct Samples {
     name: String,
     runs: Vec<Result<Vec<Run>, String>>,
+    /// What the monitors counted meanwhile, all ways together.
+    counts: Option<Counts>,
 }
 
 /// One query over the same files by plain DataFusion and by memferry, in turns.
@@ -129,6 +134,7 @@ impl ColdBenchmark {
             program: None,
             python,
             seed: 1,
+            telemetry: Telemetry::none(),
         })
     }
 
@@ -149,10 +155,10 @@ impl ColdBenchmark {
         // Before the queries: the memory that they leave to the allocator would be missing in the ratio.
         let mut others = Vec::new();
         if self.wants(LOAD) && self.scale < LOAD_SCALE_MAX {
-            others.extend(self.load_rows(&warm)?);
+            others.extend(self.telemetry.rows(|| self.load_rows(&warm).map(Vec::from))?);
         }
         if self.wants(FIRST_QUERY) {
-            others.extend(self.first_query_rows(&[&cold, &warm])?);
+            others.extend(self.telemetry.rows(|| self.first_query_rows(&[&cold, &warm]))?);
         }
         let mut samples = Vec::new();
         for (name, sql) in &queries {
@@ -323,6 +329,17 @@ impl ColdBenchmark {
         ways: &mut [Way<'_>],
         files: &FileCache,
     ) -> Result<Samples, QueryError> {
+        let (runs, counts) = self.telemetry.watch(|| self.runs(name, sql, ways, files));
+        Ok(Samples { name: name.to_owned(), runs: runs?, counts })
+    }
+
+    fn runs(
+        &self,
+        name: &str,
+        sql: &str,
+        ways: &mut [Way<'_>],
+        files: &FileCache,
+    ) -> Result<Vec<Result<Vec<Run>, String>>, QueryError> {
         let mut runs: Vec<Result<Vec<Run>, String>> = ways.iter().map(|_| Ok(Vec::new())).collect();
         let mut expected = None;
         for round in 0..=self.rounds_count {
@@ -348,7 +365,7 @@ impl ColdBenchmark {
                 }
             }
         }
-        Ok(Samples { name: name.to_owned(), runs })
+        Ok(runs)
     }
 
     /// The rows over several queries.
@@ -431,7 +448,7 @@ impl ColdBenchmark {
             let row = Row::median(name, "bytes", Provenance::Measured, &[ours]);
             rows.push(row.against(names[PLAIN].as_str(), plain, plain / ours));
         }
-        rows
+        beside(rows, query.counts.clone())
     }
 }
 

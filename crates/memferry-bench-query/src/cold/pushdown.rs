@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{ArrayRef, Int32Array, RecordBatch, RecordBatchIterator, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use memferry_bench::harness::{Pairs, Random, Row, geomean_ratio};
+use memferry_bench::telemetry::beside;
 use memferry_query::load::{BATCH_ROWS, Progress};
 
 use super::{ColdBenchmark, FileCache, Temperature, extreme};
@@ -78,9 +79,9 @@ impl ColdBenchmark {
                 Pairs { ours, peer }
             });
             highs.push(geomean_ratio([&auto], self.seed).high);
-            rows.push(Row::over_queries(format!("pushdown_{name}"), "pushdown off", [&auto], self.seed));
-            let name = format!("pushdown_{name}_on");
-            rows.push(Row::over_queries(name, "pushdown off", [&on], self.seed));
+            let row = |name: String, pairs| Row::over_queries(name, "pushdown off", [pairs], self.seed);
+            let both = vec![row(format!("pushdown_{name}"), &auto), row(format!("pushdown_{name}_on"), &on)];
+            rows.extend(beside(both, samples.counts));
             progress.advance(1);
         }
         rows.extend(extreme("pushdown_min", highs.into_iter(), f64::min));

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{CsvRow, Estimate, Pairs, Provenance, geomean, geomean_ratio, median};
+use crate::telemetry::Counts;
 
 /// Samples of ours beside a peer's, on the way to a [`Row`].
 #[derive(Clone, Debug)]
@@ -56,6 +57,9 @@ pub struct Row {
     /// The number beside it, if there is one.
     #[serde(flatten)]
     pub peer: Option<Peer>,
+    /// What the monitors of the machine counted meanwhile, if it has any. The CSV has no column for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub telemetry: Option<Counts>,
 }
 
 /// The number that a row is compared with. Both come from the same run.
@@ -130,7 +134,8 @@ impl Row {
         let (min, max) = (samples.iter().copied())
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
         let value = median(samples);
-        Row { name: name.into(), value, unit, provenance, samples: samples.len(), min, max, peer: None }
+        let (name, samples) = (name.into(), samples.len());
+        Row { name, value, unit, provenance, samples, min, max, peer: None, telemetry: None }
     }
 
     /// The medians of a measured comparison. `seed` is that of the confidence interval.
@@ -163,6 +168,7 @@ impl Row {
             min: over(|query| query.ours.iter().copied().fold(f64::INFINITY, f64::min)),
             max: over(|query| query.ours.iter().copied().fold(0.0, f64::max)),
             peer: Some(Peer::new(peer, over(|query| median(&query.peer)), ratio)),
+            telemetry: None,
         }
     }
 

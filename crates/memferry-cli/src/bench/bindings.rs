@@ -9,6 +9,7 @@ use memferry::topology::Machine;
 use memferry_bench::bindings::Python;
 use memferry_bench::cache::Size;
 use memferry_bench::harness::{Provenance, Record, Row};
+use memferry_bench::telemetry::beside;
 use memferry_bench::{bindings, harness};
 use memferry_query::{SessionOptions, session};
 use serde_json::json;
@@ -51,17 +52,18 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let options = json!({ "quick": arguments.quick, "profile": BUILD_PROFILE });
     let mut record: Record = start_record("bindings", Machine::discover()?, arguments.seed, options);
     let prefix = std::path::absolute(&arguments.prefix)?;
-    let times = bindings::hits(size, arguments.seed, &prefix)
-        .map_err(|error| anyhow!("the C library cannot be measured: {error}"))?;
+    let telemetry = arguments.keep.telemetry();
+    let (times, counts) = telemetry.watch(|| bindings::hits(size, arguments.seed, &prefix));
+    let times = times.map_err(|error| anyhow!("the C library cannot be measured: {error}"))?;
     let median =
         |name: &str, values: &[f64]| Row::median(name.to_owned(), "ns", Provenance::Measured, values);
+    let mut rows = Vec::new();
     for (c, c_ns) in [("c", &times.shared_ns), ("c_static", &times.static_ns)] {
-        record.rows.push(median(&format!("{c}_hit_overhead_ns"), &times.overhead_ns(c_ns)));
-        record
-            .rows
-            .push(median(&format!("{c}_hit_ns"), c_ns).beside("Rust", harness::median(&times.rust_ns)));
+        rows.push(median(&format!("{c}_hit_overhead_ns"), &times.overhead_ns(c_ns)));
+        rows.push(median(&format!("{c}_hit_ns"), c_ns).beside("Rust", harness::median(&times.rust_ns)));
     }
-    if let Some(python) = &arguments.python {
+    record.rows = beside(rows, counts);
+    let in_python = |python: &PathBuf| {
         let mut hits_ns = Vec::new();
         let mut overheads_us = Vec::new();
         let mut process = Python::start(python, size, arguments.seed).map_err(explain_python)?;
@@ -77,9 +79,12 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
                 overheads_us.push(python_us - started.elapsed().as_secs_f64() * 1e6);
             }
         }
-        record.rows.push(median("python_hit_ns", &hits_ns).beside("Rust", harness::median(&times.rust_ns)));
+        let hit = median("python_hit_ns", &hits_ns).beside("Rust", harness::median(&times.rust_ns));
         let overhead = "python_sql_overhead_us".to_owned();
-        record.rows.push(Row::median(overhead, "us", Provenance::Measured, &overheads_us));
+        anyhow::Ok(vec![hit, Row::median(overhead, "us", Provenance::Measured, &overheads_us)])
+    };
+    if let Some(python) = &arguments.python {
+        record.rows.extend(telemetry.rows(|| in_python(python))?);
     }
     arguments.keep.finish(&record, directory, out)
 }

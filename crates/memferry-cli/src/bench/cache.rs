@@ -50,25 +50,26 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     });
     let mut record: Record = start_record("cache", Machine::discover()?, arguments.seed, options);
     let bar = Bar::of("measuring the cache", 7);
-    let mut take = |rows: Result<Vec<Row>, Box<dyn std::error::Error>>, what: &str| {
+    let telemetry = arguments.keep.telemetry();
+    let mut take = |rows: &dyn Fn() -> Result<Vec<Row>, Box<dyn std::error::Error>>, what: &str| {
+        let rows = telemetry.rows(rows).map_err(|error| anyhow::anyhow!("{error}"));
         bar.advance(1);
-        let rows = rows.map_err(|error| anyhow::anyhow!("{error}"));
         record.rows.extend(rows.with_context(|| format!("{what} cannot be measured"))?);
         anyhow::Ok(())
     };
     let seed = arguments.seed;
-    take(hit_rows(size, seed, &peers), "hits")?;
+    let compared = |times| Row::compared(times, seed);
+    take(&|| hit_rows(size, seed, &peers), "hits")?;
     for (name, block_bytes) in CHURNS {
-        let times = measure::churn(name, Size { block_bytes, ..size }, seed);
-        let rows = times.map(|times| times.into_iter().map(|times| Row::compared(times, seed)).collect());
-        take(rows, "a full node")?;
+        let times = || measure::churn(name, Size { block_bytes, ..size }, seed);
+        take(&|| Ok(times()?.into_iter().map(compared).collect()), "a full node")?;
     }
     for (kind, pause) in [("", Duration::ZERO), ("idle_", IDLE)] {
-        let times = measure::first_access(FIRST_BYTES, first_count, pause);
-        take(times.map(|times| first_access_rows(kind, times)), "first accesses")?;
+        let times = || measure::first_access(FIRST_BYTES, first_count, pause);
+        take(&|| Ok(first_access_rows(kind, times()?)), "first accesses")?;
     }
-    take(Ok(measure::traces(seed).iter().map(ratio_row).collect()), "hit ratios")?;
-    take(measure::evictions(size).map(|times| vec![Row::compared(times, seed)]), "evictions")?;
+    take(&|| Ok(measure::traces(seed).iter().map(ratio_row).collect()), "hit ratios")?;
+    take(&|| Ok(vec![compared(measure::evictions(size)?)]), "evictions")?;
     drop(bar);
     arguments.keep.finish(&record, directory, out)?;
     if names.len() == 1 && !arguments.keep.json {

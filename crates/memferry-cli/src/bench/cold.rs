@@ -86,6 +86,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     benchmark.queries = arguments.queries.clone();
     benchmark.program = Some(std::env::current_exe().context("cannot find this program to start it again")?);
     benchmark.python = arguments.peers.clone();
+    benchmark.telemetry = arguments.keep.telemetry();
     let rows = if arguments.pushdown {
         let rows = if arguments.quick { WIDE_ROWS / 100 } else { WIDE_ROWS };
         let wide = wide_files(rows, &files, &Bar::new("writing the wide table"));

@@ -57,21 +57,27 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let mut record: Record = start_record("domains", machine.clone(), arguments.seed, options);
     let bar = Bar::of("measuring domains", 3);
     let rate = |name: &str, rates: &[f64]| Row::median(name, "claims/s", Provenance::Measured, rates);
-    let own = measure::own_claims(&domains, size).map_err(failed).context("claims cannot be measured")?;
-    record.rows.push(rate("claims_per_second", &own));
+    let telemetry = arguments.keep.telemetry();
+    record.rows = telemetry.rows(|| {
+        let own = measure::own_claims(&domains, size).map_err(failed).context("claims cannot be measured")?;
+        anyhow::Ok(vec![rate("claims_per_second", &own)])
+    })?;
     bar.advance(1);
-    record.rows.push(rate("steals_per_second", &measure::steals(&domains, size)));
+    let steals = || anyhow::Ok(vec![rate("steals_per_second", &measure::steals(&domains, size))]);
+    record.rows.extend(telemetry.rows(steals)?);
     bar.advance(1);
-    let spawned =
-        measure::spawned_tasks(&machine, size).map_err(failed).context("tasks cannot be measured")?;
-    record.rows.push(Row::compared(spawned, arguments.seed));
+    record.rows.extend(telemetry.rows(|| {
+        let spawned = measure::spawned_tasks(&machine, size).map_err(failed);
+        let spawned = spawned.context("tasks cannot be measured")?;
+        anyhow::Ok(vec![Row::compared(spawned, arguments.seed)])
+    })?);
     drop(bar);
 
     let mut differences = Vec::new();
     if domains.len() > 1 {
         let new_bar = |what| -> Box<dyn Progress> { Box::new(Bar::new(what)) };
         let bench = QueryBenchmark::new(Arc::new(machine), session, arguments.seed, pairs, new_bar);
-        let bench = bench.map_err(query_error)?;
+        let bench = bench.map_err(query_error)?.with_telemetry(telemetry);
         let domains = QueryDomains::new(domains);
         let answers = bench.domains_answers(answers_scale, &domains).map_err(query_error)?;
         record.rows.extend(answers.rows);

@@ -66,17 +66,18 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     });
     let machine = Machine::discover()?;
     let mut record: Record = start_record("dsa", machine.clone(), arguments.seed, options);
-    record.rows.extend(match arguments.dsa {
+    let telemetry = arguments.keep.telemetry();
+    record.rows = telemetry.rows(|| match arguments.dsa {
         Dsa::Emulated => {
-            queue_rows("emulator", &*device::emulated()?.portal(0), Provenance::Emulated, effort)?
+            queue_rows("emulator", &*device::emulated()?.portal(0), Provenance::Emulated, effort)
         }
         Dsa::System => {
             let portal = open(arguments.queue)?;
-            queue_rows("system", &*portal, device_provenance(), effort)?
+            queue_rows("system", &*portal, device_provenance(), effort)
         }
-    });
-    record.rows.extend(waiting_rows(effort)?);
-    record.rows.extend(software_rows(&machine, effort, arguments.seed)?);
+    })?;
+    record.rows.extend(telemetry.rows(|| waiting_rows(effort))?);
+    record.rows.extend(telemetry.rows(|| software_rows(&machine, effort, arguments.seed))?);
     arguments.keep.finish_as(&arguments.limit.file_name(record.bench), &record, directory, out)
 }
 

@@ -61,20 +61,25 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     });
     let mut record: Record = start_record("emulate", Machine::discover()?, arguments.seed, options);
     let bar = Bar::of("measuring the emulation", 15);
-    let mut measured = |row| {
-        bar.advance(1);
-        record.rows.push(row);
+    let telemetry = arguments.keep.telemetry();
+    let mut take = |rows: &dyn Fn() -> Result<Vec<Row>>| {
+        let rows = telemetry.rows(rows)?;
+        bar.advance(rows.len() as u64);
+        record.rows.extend(rows);
+        anyhow::Ok(())
     };
-    let trapped = costs(1, effort, &["--no-patch"])?;
-    measured(nanoseconds("trap_bare_ns", &trapped.bare_trap_ns));
-    measured(nanoseconds("trap_submit_overhead_ns", &trapped.overhead_ns()));
+    take(&|| {
+        let trapped = costs(1, effort, &["--no-patch"])?;
+        let bare = nanoseconds("trap_bare_ns", &trapped.bare_trap_ns);
+        Ok(vec![bare, nanoseconds("trap_submit_overhead_ns", &trapped.overhead_ns())])
+    })?;
     for (name, threads) in [("patched_submit_ns", 1), ("patched_submit_4_threads_ns", 4)] {
-        measured(nanoseconds(name, &costs(threads, effort, &[])?.submit_ns));
+        take(&|| Ok(vec![nanoseconds(name, &costs(threads, effort, &[])?.submit_ns)]))?;
     }
-    measured(milliseconds("startup_ms", &startup(effort)?));
-    measured(milliseconds("accel_config_list_8_devices_ms", &accel_config(effort)?));
-    sharing::rows(effort)?.into_iter().for_each(&mut measured);
-    promptness::rows(effort, arguments.seed)?.into_iter().for_each(measured);
+    take(&|| Ok(vec![milliseconds("startup_ms", &startup(effort)?)]))?;
+    take(&|| Ok(vec![milliseconds("accel_config_list_8_devices_ms", &accel_config(effort)?)]))?;
+    take(&|| sharing::rows(effort))?;
+    take(&|| promptness::rows(effort, arguments.seed))?;
     drop(bar);
     arguments.keep.finish(&record, directory, out)
 }

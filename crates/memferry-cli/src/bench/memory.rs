@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::harness::{Record, Row};
 use memferry_bench::memory::{Figure, MemoryBench, MemoryOptions, MemoryRow, Pages, Peers, Place, Traffic};
+use memferry_bench::telemetry::beside;
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
@@ -75,8 +76,12 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let started: Record<MemoryRow> =
         start_record("memory", machine.clone(), arguments.seed, serde_json::Value::Null);
     let bar = Bar::of("measuring memory", bench.steps_count());
-    let measured = bench.run(peers.as_ref(), &mut || bar.advance(1))?;
+    let telemetry = arguments.keep.telemetry();
+    let (measured, counts) = telemetry.watch(|| bench.run(peers.as_ref(), &mut || bar.advance(1)));
     drop(bar);
+    let mut measured = measured?;
+    let rows = beside(measured.rows.iter().map(|row| row.row.clone()).collect(), counts);
+    measured.rows.iter_mut().zip(rows).for_each(|(of, row)| of.row = row);
     let options = json!({
         "quick": arguments.quick,
         "nodes": arguments.nodes,

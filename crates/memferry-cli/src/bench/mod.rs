@@ -18,11 +18,13 @@ mod workload;
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Result;
 use memferry::topology::Machine;
 use memferry_bench::harness::{CsvRow, Effort, Record, Row, check_writable};
 pub(crate) use memferry_bench::harness::{machine_slug, rfc3339};
+use memferry_bench::telemetry::{Kernel, SystemKernel, Telemetry};
 use serde_json::Value;
 
 pub(crate) use isa::LIMITED;
@@ -98,6 +100,9 @@ pub(crate) struct Keep {
     /// Directory of records; `none` keeps nothing [default: results; none with --quick].
     #[arg(long, value_name = "DIR|none")]
     pub(crate) out: Option<String>,
+    /// Does not record what the monitors of the machine count meanwhile (see `memferry doctor --telemetry`).
+    #[arg(long)]
+    pub(crate) no_telemetry: bool,
 }
 
 impl Keep {
@@ -108,6 +113,15 @@ impl Keep {
             Some(self.out.as_deref().unwrap_or(default)).filter(|out| *out != "none").map(Path::new);
         directory.map(check_writable).transpose()?;
         Ok(directory)
+    }
+
+    /// The monitors of this machine, for the rows that are taken on it.
+    pub(crate) fn telemetry(&self) -> Telemetry {
+        if self.no_telemetry {
+            return Telemetry::none();
+        }
+        let kernel: Arc<dyn Kernel> = Arc::new(SystemKernel::new());
+        Telemetry::open(&kernel)
     }
 
     /// Writes and prints the record.

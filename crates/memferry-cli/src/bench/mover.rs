@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use memferry::topology::Machine;
 use memferry_bench::harness::{self, Provenance, Record, Row};
 use memferry_bench::mover::{self as measure, Size};
+use memferry_bench::telemetry::beside;
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
@@ -36,7 +37,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let bar = Bar::of("measuring the mover", 4);
     let started: Record =
         start_record("mover", Machine::discover()?, arguments.seed, serde_json::Value::Null);
-    let copies = measure::copies(size);
+    let telemetry = arguments.keep.telemetry();
+    let (copies, counts) = telemetry.watch(|| measure::copies(size));
     bar.advance(1);
     let options = json!({
         "quick": arguments.quick,
@@ -49,25 +51,32 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let mut record = Record { options, ..started };
     let median =
         |name: &str, values: &[f64]| Row::median(name.to_owned(), "ns", Provenance::Measured, values);
-    record.rows.extend(copies.rows.into_iter().map(|times| Row::compared(times, arguments.seed)));
-    record.rows.push(median("copy_call_ns", &copies.call_ns));
+    let compared = |times| Row::compared(times, arguments.seed);
+    let mut rows: Vec<Row> = copies.rows.into_iter().map(compared).collect();
+    rows.push(median("copy_call_ns", &copies.call_ns));
+    record.rows = beside(rows, counts);
 
     let failed = |error: Box<dyn std::error::Error>| anyhow!("{error}");
-    let workers = measure::two_workers(size, copies.methods).map_err(failed);
-    record.rows.push(Row::compared(workers.context("two workers cannot be measured")?, arguments.seed));
+    record.rows.extend(telemetry.rows(|| {
+        let workers = measure::two_workers(size, copies.methods).map_err(failed);
+        anyhow::Ok(vec![compared(workers.context("two workers cannot be measured")?)])
+    })?);
     bar.advance(1);
-    let overheads = measure::small_copies(size).map_err(failed).context("small copies cannot be measured")?;
-    let overhead = median("async_4KiB_overhead_ns", &overheads);
-    record.rows.push(match measure::hand_overs(size.rounds_count) {
-        Some(samples) => overhead.beside("a word between two threads", harness::median(&samples)),
-        None => overhead,
-    });
+    record.rows.extend(telemetry.rows(|| {
+        let overheads = measure::small_copies(size).map_err(failed);
+        let overheads = overheads.context("small copies cannot be measured")?;
+        let overhead = median("async_4KiB_overhead_ns", &overheads);
+        anyhow::Ok(vec![match measure::hand_overs(size.rounds_count) {
+            Some(samples) => overhead.beside("a word between two threads", harness::median(&samples)),
+            None => overhead,
+        }])
+    })?);
     bar.advance(1);
     let modelled =
         measure::ordered_modelled().map_err(failed).context("the ordered pipeline cannot be modelled")?;
-    let compared = |times| Row::compared(times, arguments.seed);
     record.rows.extend(modelled.map(|times| Row { provenance: Provenance::Modelled, ..compared(times) }));
-    record.rows.push(compared(measure::ordered_measured(size).map_err(failed)?));
+    let ordered = || anyhow::Ok(vec![compared(measure::ordered_measured(size).map_err(failed)?)]);
+    record.rows.extend(telemetry.rows(ordered)?);
     drop(bar);
     arguments.keep.finish_as(&arguments.limit.file_name(record.bench), &record, directory, out)
 }

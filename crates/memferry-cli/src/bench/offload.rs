@@ -49,11 +49,15 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     };
     let options = json!({ "quick": arguments.quick, "profile": BUILD_PROFILE, "server": server });
     let mut record: Record = start_record("offload", Machine::discover()?, arguments.seed, options);
-    record.rows = rows(&measure(arguments.quick)?)?;
+    let telemetry = arguments.keep.telemetry();
+    record.rows = telemetry.rows(|| rows(&measure(arguments.quick)?))?;
     if server.is_some() {
         let memferry = this_program()?;
-        let measured = server_throughput(super::effort(arguments.quick), || offload(&memferry, &[]))?;
-        record.rows.extend(server_rows(&measured, arguments.seed));
+        let rows = telemetry.rows(|| {
+            let measured = server_throughput(super::effort(arguments.quick), || offload(&memferry, &[]))?;
+            Ok(server_rows(&measured, arguments.seed))
+        })?;
+        record.rows.extend(rows);
     }
     arguments.keep.finish(&record, directory, out)
 }

@@ -85,6 +85,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         return Ok(writeln!(out, "{bytes}")?);
     }
     let directory = arguments.keep.directory(arguments.quick)?;
+    let bench = bench.with_telemetry(arguments.keep.telemetry());
     let mut record: Record = start_record("query", machine.as_ref().clone(), seed, options);
     let answers = bench.answers(arguments.answers_scale()).map_err(query_error)?;
     record.rows.extend(answers.rows);

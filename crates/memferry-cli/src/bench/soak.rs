@@ -53,9 +53,11 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let mut record: Record = start_record("soak", Machine::discover()?, seed, options);
     let (machine, nodes) = two_nodes(&record.machine)?;
     let options = Soak { duration: Duration::from_secs(seconds), seed, threads_count: threads };
-    let report = soak(machine, nodes, options)
-        .map_err(|error| anyhow!("the soak found a fault, please report it: {error}"))?;
-    record.rows = rows(&report);
+    record.rows = keep.telemetry().rows(|| {
+        let report = soak(machine, nodes, options)
+            .map_err(|error| anyhow!("the soak found a fault, please report it: {error}"))?;
+        anyhow::Ok(rows(&report))
+    })?;
     keep.finish(&record, directory, out)
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     bench.sessions_count = usize::from(arguments.sessions);
     bench.sections_per_fifth = if arguments.quick { 1 } else { 2 };
     bench.budget_bytes = arguments.budget;
-    record.rows = bench.rows(&Bar::new("running sessions")).map_err(query_error)?;
+    let telemetry = arguments.keep.telemetry();
+    record.rows = telemetry.rows(|| bench.rows(&Bar::new("running sessions"))).map_err(query_error)?;
     arguments.keep.finish(&record, directory, out)
 }

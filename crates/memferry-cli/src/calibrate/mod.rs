@@ -59,7 +59,8 @@ impl Arguments {
 
     fn keep(&self) -> Keep {
         let none = || Some("none".to_owned());
-        Keep { json: self.json, out: if self.check { self.results.clone() } else { none() } }
+        let out = if self.check { self.results.clone() } else { none() };
+        Keep { json: self.json, out, no_telemetry: true }
     }
 }
 

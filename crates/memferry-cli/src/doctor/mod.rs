@@ -8,6 +8,7 @@
 mod checks;
 mod facts;
 mod guide;
+mod telemetry;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use self::checks::{Problem, Severity, problems};
 use self::facts::Facts;
 use self::guide::{State, Step, steps};
+use self::telemetry::{MonitorState, monitors};
 use crate::error::{STATUS_ERRORS, STATUS_WARNINGS, usage};
 use crate::output::{self, Align, Table, capitalised, count, printable, wrapped};
 use crate::source::Source;
@@ -32,6 +34,7 @@ get a No-op.
 Examples:
   memferry doctor                 this machine
   memferry doctor --guide         the set-up of a DSA, and the state of each step
+  memferry doctor --telemetry     what benchmarks count on this machine
   memferry emulate -- memferry doctor";
 
 /// Finds what hinders memferry here: for each problem the cause, the cure and a command.
@@ -44,6 +47,9 @@ pub(crate) struct Arguments {
     /// Print the set-up of a DSA step by step, with the state of each step.
     #[arg(long)]
     guide: bool,
+    /// Print what the monitors of the machine count during benchmarks, and why others are absent.
+    #[arg(long, conflicts_with = "guide")]
+    telemetry: bool,
     /// Look at another machine: the directory with its `sys`, `dev`, `proc` and `boot`.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -64,8 +70,12 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<u8> {
     if arguments.root.is_none() {
         facts = facts.probe();
     }
-    let report =
-        Report { problems: problems(&facts), guide: arguments.guide.then(|| steps(&facts)), facts: &facts };
+    let report = Report {
+        problems: problems(&facts),
+        guide: arguments.guide.then(|| steps(&facts)),
+        telemetry: arguments.telemetry.then(|| monitors(&*source.files(), arguments.root.is_none())),
+        facts: &facts,
+    };
     if arguments.json {
         output::json(out, &report)?
     } else {
@@ -80,6 +90,9 @@ struct Report<'a> {
     /// Only with `--guide`.
     #[serde(skip_serializing_if = "Option::is_none")]
     guide: Option<Vec<Step>>,
+    /// Only with `--telemetry`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    telemetry: Option<Vec<MonitorState>>,
     facts: &'a Facts,
 }
 
@@ -93,9 +106,10 @@ impl Report<'_> {
     }
 
     fn text(&self) -> String {
-        let mut text = match &self.guide {
-            Some(steps) => self::guide_text(steps),
-            None => summary(self.facts).to_string() + &configuration(&self.facts.dsa),
+        let mut text = match (&self.guide, &self.telemetry) {
+            (Some(steps), _) => self::guide_text(steps),
+            (None, Some(monitors)) => telemetry::text(monitors),
+            (None, None) => summary(self.facts).to_string() + &configuration(&self.facts.dsa),
         };
         text.push('\n');
         for problem in &self.problems {

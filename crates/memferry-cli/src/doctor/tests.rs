@@ -486,7 +486,7 @@ fn unreadable_devices_are_not_absent() {
     tree.remove(PCI);
     set(&mut tree, "dsa0/wq0.0/size", "many");
     let facts = facts(&tree);
-    let report = Report { problems: problems(&facts), guide: None, facts: &facts };
+    let report = Report { problems: problems(&facts), guide: None, telemetry: None, facts: &facts };
     assert_eq!(names(&report.problems), ["unreadable"]);
     assert!(!report.text().contains("no DSA"), "{}", report.text());
 }
@@ -514,7 +514,7 @@ fn status_is_that_of_the_worst_problem() {
         let mut tree = HEALTHY.clone();
         edits.iter().for_each(|edit| edit(&mut tree));
         let facts = facts(&tree);
-        Report { problems: problems(&facts), guide: None, facts: &facts }.status()
+        Report { problems: problems(&facts), guide: None, telemetry: None, facts: &facts }.status()
     };
     let warning: Edit = |tree| tree.insert("proc/sys/kernel/numa_balancing", "1\n");
     let error: Edit = |tree| set(tree, "dsa0/state", "halted");
@@ -531,11 +531,41 @@ fn text_has_the_worst_problem_first() {
     no_pasid(&mut tree);
     replace(&mut tree, "proc/cmdline", "on,sm_on", "on");
     let facts = facts(&tree);
-    let text = Report { problems: problems(&facts), guide: None, facts: &facts }.text();
+    let text = Report { problems: problems(&facts), guide: None, telemetry: None, facts: &facts }.text();
     let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part:?} is not in:\n{text}"));
     assert!(at("error scalable-mode-off-at-boot: Programs") < at("warning numa-balancing"), "{text}");
     assert!(text.contains("  $ sysctl kernel.numa_balancing=0\n"), "{text}");
     assert!(text.ends_with("2 problems found.\n"), "{text}");
+}
+
+/// Each monitor has a sentence, whether it is there or not.
+#[test]
+fn monitors_are_listed_with_the_reasons_of_the_absent_ones() {
+    let mut tree = HEALTHY.clone();
+    for (file, text) in [
+        ("sys/class/powercap/intel-rapl:0/name", "package-0\n"),
+        ("sys/class/powercap/intel-rapl:0/energy_uj", "1000\n"),
+        ("sys/class/powercap/intel-rapl:0/max_energy_range_uj", "262143328850\n"),
+        ("sys/bus/event_source/devices/dsa0/type", "30\n"),
+        ("sys/bus/event_source/devices/dsa0/cpumask", "0\n"),
+        ("sys/bus/event_source/devices/dsa0/format/event_category", "config:0-3\n"),
+        ("sys/bus/event_source/devices/dsa0/format/event", "config:4-31\n"),
+    ] {
+        tree.insert(file, text);
+    }
+    let text = telemetry::text(&monitors(&tree, false));
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for sentence in [
+        "- DSA devices: inbound, outbound, shared_requests, dedicated_requests of dsa0.",
+        "- last-level caches: nothing. The kernel has no /sys/fs/resctrl:",
+        "- memory controllers: nothing. There is no PMU of a memory controller",
+        "- energy: package-0.",
+    ] {
+        assert!(joined.contains(sentence), "{sentence:?} is not in {text}");
+    }
+    tree.insert("sys/class/powercap/intel-rapl:0/energy_uj", "?\n");
+    let text = telemetry::text(&monitors(&tree, false));
+    assert!(text.contains("energy: nothing. /sys/class/powercap/intel-rapl:0/energy_uj has \"?\""), "{text}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod papers;
 
 mod records;
 mod sweeps;
+mod telemetry;
 mod times;
 
 use std::fs;

@@ -8,7 +8,7 @@ use memferry_bench::model::{Prediction, Why};
 use super::draw::scale::percent;
 use super::figure::Figure;
 use super::records::Record;
-use super::{Report, Section, draw};
+use super::{Report, Section, draw, telemetry};
 use crate::Cli;
 use crate::bench::rfc3339;
 use crate::canvas::{self, escaped};
@@ -238,23 +238,24 @@ fn record(record: &Record) -> String {
     let how = record.how().map_or(String::new(), |how| format!(", {how}"));
     let on = record.on().map_or(String::new(), |on| format!(" on {on}"));
     format!(
-        "<details class=\"rows\">\n<summary>{}{}{how}, {}, memferry {}, commit {}: {} rows</summary>\n{}</details>\n",
+        "<details class=\"rows\">\n<summary>{}{}{how}, {}, memferry {}, commit {}: {} rows</summary>\n{}{}</details>\n",
         escaped(&record.bench),
         escaped(&on),
         escaped(&record.started),
         escaped(&record.version),
         escaped(&record.commit),
         record.rows.len(),
-        table(&heads, &rows)
+        table(&heads, &rows),
+        telemetry::html(record)
     )
 }
 
-fn row(name: &str, cells: &[String]) -> String {
+pub(super) fn row(name: &str, cells: &[String]) -> String {
     let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", code(cell))).collect();
     format!("<tr><th scope=\"row\">{}</th>{cells}</tr>\n", escaped(name))
 }
 
-fn table(heads: &[&str], rows: &str) -> String {
+pub(super) fn table(heads: &[&str], rows: &str) -> String {
     let heads: String =
         heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escaped(head))).collect();
     format!(

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use memferry_bench::harness::Provenance;
+use memferry_bench::telemetry::Counts;
 
 use crate::bench::LIMITED;
 
@@ -44,6 +45,8 @@ pub(super) struct Row {
     /// In the papers' benchmarks: the quantity.
     pub(super) figure: Option<String>,
     pub(super) note: Option<String>,
+    /// What the monitors of the machine counted meanwhile.
+    pub(super) telemetry: Option<Counts>,
     /// In the papers' benchmarks: the columns of the point.
     #[serde(flatten)]
     point: Map<String, Value>,

@@ -107,6 +107,41 @@ fn the_newest_record_of_each_benchmark_counts() {
     assert!(records::read(&directory.path().join("nowhere")).unwrap().is_empty());
 }
 
+/// A record of a machine with monitors has a table of windows, others have none.
+#[test]
+fn counts_of_monitors_are_a_table() {
+    let count = |name: &str, value: f64| json!({ "monitor": "memory", "name": name, "place": "socket 0", "unit": "bytes", "value": value });
+    let window = |seconds: f64, rows: usize| {
+        let mut estimated = count("write", 1000.0);
+        estimated["counted_share"] = json!(0.25);
+        let mut course = count("llc_occupancy", 2048.0);
+        course["min"] = json!(1024.0);
+        course["max"] = json!(4096.0);
+        course["series"] = json!([[0.0, 1024.0], [1.0, 4096.0]]);
+        json!({ "seconds": seconds, "rows_count": rows, "counts": [count("read", 8000.0), estimated, course] })
+    };
+    let row = |name: &str, telemetry: serde_json::Value| json!({ "name": name, "value": 2.0, "unit": "ns", "how": "measured", "telemetry": telemetry });
+    let read = |rows: serde_json::Value| {
+        let record = record("cache", "2026-01-01T00:00:00Z", rows).to_string();
+        let records = vec![serde_json::from_str(&record).unwrap()];
+        report_on(&Machine::from_profile("spr-56c").unwrap(), &records).0
+    };
+    let rows = json!([row("a", window(2.0, 2)), row("b", window(2.0, 2)), row("c", window(4.0, 1)),
+        { "name": "d", "value": 2.0, "unit": "ns", "how": "modelled" }]);
+    let html = read(rows);
+    assert!(html.contains("counted meanwhile, measured in 2 windows"), "{html}");
+    for cells in [
+        "<tr><th scope=\"row\">a and 1 more</th><td>2.00</td><td>memory</td><td>read</td><td>socket 0</td>\
+         <td>8000</td><td>bytes</td><td>4000</td><td></td></tr>",
+        "<tr><th scope=\"row\">c</th><td>4.00</td><td>memory</td><td>write</td><td>socket 0</td><td>1000</td>\
+         <td>bytes</td><td>250.00</td><td>estimated: counted in 25 % of the time</td></tr>",
+        "<td>2048</td><td>bytes</td><td></td><td>mean of 1024 to 4096</td></tr>",
+    ] {
+        assert!(html.contains(cells), "{cells} is not in {html}");
+    }
+    assert!(!read(json!([row("a", serde_json::Value::Null)])).contains("counted meanwhile"));
+}
+
 /// Rows as the papers' benchmarks write them.
 fn point(way: &str, size: u64, batch: u64, value: Option<f64>) -> serde_json::Value {
     json!({ "name": format!("submit_{way}_{size}_batch{batch}"), "value": value, "unit": "bytes/s", "how": "emulated",

@@ -5,7 +5,7 @@ use std::fs;
 use memferry_testing::{Needs, skip};
 use serde_json::Value;
 
-use crate::support::{USAGE, fails, memferry, text};
+use crate::support::{USAGE, fails, memferry, prints, text};
 
 /// The output and the exit status.
 fn doctor(prefix: &[&str], options: &[&str]) -> (String, Option<i32>) {
@@ -59,6 +59,31 @@ fn a_directory_stands_for_a_machine() {
     assert_eq!(status, Some(4));
     let file = directory.path().join("dev/fuse");
     fails(&["doctor", "--root", file.to_str().unwrap()], USAGE, &["dev/fuse", "not a directory"]);
+}
+
+#[test]
+fn monitors_are_present_or_absent_for_a_reason() {
+    let (output, _) = doctor(&[], &["--telemetry", "--json"]);
+    let json: Value = serde_json::from_str(&output).unwrap();
+    let monitors = json["telemetry"].as_array().unwrap();
+    let names: Vec<&str> = monitors.iter().map(|it| it["monitor"].as_str().unwrap()).collect();
+    assert_eq!(names, ["dsa", "cache", "memory", "energy"]);
+    for monitor in monitors {
+        assert!(monitor["is_present"].is_boolean(), "{output}");
+        assert!(monitor["found"].as_str().is_some_and(|found| !found.is_empty()), "{output}");
+    }
+    let (text, _) = doctor(&[], &["--telemetry"]);
+    assert!(text.starts_with("What `memferry bench` records beside its rows:\n- DSA devices: "), "{text}");
+    let (facts, _) = doctor(&[], &["--json"]);
+    assert!(!facts.contains("\"telemetry\""), "{facts}");
+    fails(&["doctor", "--telemetry", "--guide"], USAGE, &["--telemetry", "--guide"]);
+    // A record has counts only if there is a monitor, and never if they are not wanted.
+    let bench = ["bench", "submit", "--quick", "--sizes", "64KiB", "--ways", "core", "--json"];
+    let has_counts = |options: &[&str]| prints(&[&bench[..], options].concat()).contains("\"telemetry\"");
+    assert!(!has_counts(&["--no-telemetry"]));
+    if monitors.iter().all(|monitor| monitor["is_present"] == false) {
+        assert!(!has_counts(&[]));
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use memferry_bench::harness::{CsvRow, Provenance, Row, median};
 use memferry_bench::papers::{Columns, Measurement, Metric, Point, Published, published};
+use memferry_bench::telemetry::Counts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -91,6 +92,18 @@ impl PaperRow<Point> {
 }
 
 impl<P> PaperRow<P> {
+    /// The rows of a point; those with a value have what the monitors of the machine counted meanwhile.
+    pub(super) fn beside(mut rows: Vec<PaperRow<P>>, counts: Option<Counts>) -> Vec<PaperRow<P>> {
+        if let Some(counts) = counts {
+            let has_value = |row: &PaperRow<P>| row.number("value").is_some();
+            let rows_count = rows.iter().filter(|row| has_value(row)).count();
+            for row in rows.iter_mut().filter(|row| has_value(row)) {
+                row.set("telemetry", json!(Counts { rows_count, ..counts.clone() }));
+            }
+        }
+        rows
+    }
+
     fn set(&mut self, column: &str, value: Value) {
         self.0.insert(column.to_owned(), value);
     }
@@ -161,6 +174,22 @@ mod tests {
         let json = serde_json::to_string(&row).unwrap();
         let read: PaperRow<Point> = serde_json::from_str(&json).unwrap();
         assert_eq!(read.fields(), expected);
+    }
+
+    #[test]
+    fn counts_are_beside_the_values_of_a_point() {
+        let row = |values: Vec<f64>| {
+            let taken = Measurement::new(Metric::LATENCY, values);
+            PaperRow::measured("latency", "x".to_owned(), &point(), Provenance::Measured, &taken)
+        };
+        let rows = || vec![row(vec![1.0]), row(Vec::new()), row(vec![2.0])];
+        assert_eq!(PaperRow::beside(rows(), None), rows(), "a machine without monitors");
+        let counts = Counts { seconds: 2.0, rows_count: 1, counts: Vec::new() };
+        let watched = PaperRow::beside(rows(), Some(counts));
+        let shown: Vec<Value> =
+            watched.iter().map(|row| json!(row)["telemetry"]["rows_count"].clone()).collect();
+        assert_eq!(shown, [json!(2), Value::Null, json!(2)]);
+        assert_eq!(watched[0].fields(), row(vec![1.0]).fields(), "the CSV has no column for it");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use memferry::topology::Machine;
 use memferry_bench::harness::{Provenance, Record};
 use memferry_bench::papers::{Columns, Metric, Skipped};
+use memferry_bench::telemetry::Telemetry;
 use memferry_query::load::Progress as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -68,6 +69,8 @@ pub(super) struct Session<'a, P> {
     name: String,
     directory: Option<&'a Path>,
     unfinished: Option<Unfinished>,
+    /// Empty unless the points run on this machine.
+    telemetry: Telemetry,
 }
 
 impl<'a, P: Columns> Session<'a, P> {
@@ -92,7 +95,8 @@ impl<'a, P: Columns> Session<'a, P> {
         {
             (record.started, record.rows) = (started, rows);
         }
-        Ok(Session { record, name, directory, unfinished })
+        let telemetry = if on == On::Machine { run.keep.telemetry() } else { Telemetry::none() };
+        Ok(Session { record, name, directory, unfinished, telemetry })
     }
 
     /// The row of this name, if it exists.
@@ -125,8 +129,9 @@ impl<'a, P: Columns> Session<'a, P> {
             if self.row(&name).is_some() {
                 continue;
             }
-            match rows(self, point) {
-                Ok(rows) => self.add(rows)?,
+            let (rows, counts) = self.telemetry.watch(|| rows(self, point));
+            match rows {
+                Ok(rows) => self.add(PaperRow::beside(rows, counts))?,
                 Err(Skipped::Cannot(why)) => {
                     self.add([PaperRow::new(name, point, main, provenance(point), Some(&why))])?;
                 }
@@ -144,7 +149,7 @@ impl<'a, P: Columns> Session<'a, P> {
 
     /// Writes and prints the record.
     pub(super) fn end(self, is_json: bool, out: &mut dyn Write) -> Result<()> {
-        let Session { record, name, directory, unfinished } = self;
+        let Session { record, name, directory, unfinished, .. } = self;
         let written = directory.map(|directory| record.write_as(&name, directory)).transpose()?;
         if let Some(unfinished) = unfinished {
             unfinished.remove()?;
@@ -157,5 +162,45 @@ impl<'a, P: Columns> Session<'a, P> {
             writeln!(out, "\nwritten to {}", path.display())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use memferry_bench::papers::{Axes, Measurement, Point};
+    use memferry_bench::telemetry::{FakeKernel, Kernel};
+
+    use super::*;
+
+    #[test]
+    fn a_point_has_the_counts_of_its_own_window() {
+        let kernel = FakeKernel::new();
+        let zone = "sys/class/powercap/intel-rapl:0";
+        let energy = |uj: u64| kernel.write(&format!("{zone}/energy_uj"), &uj.to_string());
+        kernel.write(&format!("{zone}/name"), "package-0\n");
+        kernel.write(&format!("{zone}/max_energy_range_uj"), "262143328850\n");
+        energy(1_000_000);
+        let shared: Arc<dyn Kernel> = Arc::new(kernel.clone());
+        let mut session: Session<'_, Point> = Session {
+            record: start_record("submit", Machine::two_tiers().unwrap(), 0, Value::Null),
+            name: "submit".to_owned(),
+            directory: None,
+            unfinished: None,
+            telemetry: Telemetry::open(&shared),
+        };
+        let points = Axes { sizes_bytes: vec![4096, 8192], ..Axes::default() }.points();
+        let name = |point: &Point, _| point.size_bytes.to_string();
+        let take = |_: &Session<'_, Point>, point: &Point| {
+            energy(1_000_000 * (1 + point.size_bytes / 4096));
+            let taken = Measurement::new(Metric::LATENCY, vec![1.0]);
+            let name = point.size_bytes.to_string();
+            Ok(vec![PaperRow::measured("submit", name, point, Provenance::Measured, &taken)])
+        };
+        session.run(("testing", &points), Metric::LATENCY, name, |_| Provenance::Measured, take).unwrap();
+        let counted = |row: &PaperRow<Point>| json!(row)["telemetry"]["counts"][0]["value"].clone();
+        let counted: Vec<Value> = session.record.rows.iter().map(counted).collect();
+        assert_eq!(counted, [json!(1.0), json!(1.0)]);
     }
 }
