@@ -7,8 +7,9 @@ use memferry_bench::harness::{WORK, check_equal_work};
 use serde_json::Value;
 
 /// Peers of rows without `peer_how`: the same work, measured in the same run, by benchmark. Without their versions.
-const EQUAL: [(&str, &[&str]); 9] = [
+const EQUAL: [(&str, &[&str]); 10] = [
     ("cache", &["LRU", "before the threads", "moka", "quick_cache", "thesis"]),
+    ("cases", &["this core"]),
     (
         "cold",
         &[
