@@ -7,6 +7,7 @@
 //! dsa  mover  cache  domains   the parts of the libraries, beside their peers
 //! offload                      the preload library of `memferry offload`
 //! papers                       the papers' benchmarks: measured, emulated, modelled
+//! cases                        case studies of programs whose movement a DSA takes over
 //! calibrate                    this machine as a profile for the model
 //! model                        the model against published numbers; scenarios
 //! telemetry                    what monitors of the machine count meanwhile
@@ -16,6 +17,7 @@
 pub mod bindings;
 pub mod cache;
 pub mod calibrate;
+pub mod cases;
 pub mod domains;
 pub mod dsa;
 pub mod harness;

@@ -87,7 +87,8 @@ impl Line {
             others.iter().any(|it| it.row == *row && it.why == Why::Input) || has(row, |it| it.is_echo)
         };
         let has_benchmark = !name.is_empty();
-        assert!(!has_benchmark || name == "qdp" || benchmark(&name).is_some(), "no benchmark {name}");
+        let is_known = ["cases", "qdp"].contains(&&*name) || benchmark(&name).is_some();
+        assert!(!has_benchmark || is_known, "no benchmark {name}");
         let state = match (rows.is_empty(), has_benchmark) {
             (true, true) => Shown::SeriesOnly,
             (false, true) => Shown::Reproduced,

@@ -31,12 +31,7 @@ pub struct Validation {
 impl Validation {
     /// All results as rows: the bounds, and each prediction with the published number as its peer.
     pub fn rows(&self) -> Vec<Row> {
-        let row = |prediction: &Prediction| {
-            let Prediction { name, rows, predicted, published: (low, high), unit, .. } = prediction;
-            let row = Row::modelled(format!("{name} [{}]", rows.join(", ")), *predicted, unit);
-            row.beside_published(predicted.clamp(*low, *high))
-        };
-        self.bounds.iter().cloned().chain(self.predictions.iter().map(row)).collect()
+        self.bounds.iter().cloned().chain(self.predictions.iter().map(Prediction::row)).collect()
     }
 }
 

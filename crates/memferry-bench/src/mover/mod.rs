@@ -9,6 +9,7 @@ mod virtual_device;
 mod workers;
 
 pub use copies::{Copies, copies, last_level_cache_bytes};
+pub(crate) use ordered::{DESCRIPTOR_NS, forwarding};
 pub use ordered::{ordered_measured, ordered_modelled};
 pub use small::{hand_overs, small_copies};
 pub use workers::two_workers;

@@ -27,7 +27,7 @@ const LEN_MAX: usize = 2 * BURST;
 /// Source: Kuper et al. (2024), section 6.4.
 const COPYING_PART: f64 = 0.3;
 /// What a core works on one descriptor beside submitting it. Assumed: an order of magnitude; not printed.
-const DESCRIPTOR_NS: f64 = 100.0;
+pub(crate) const DESCRIPTOR_NS: f64 = 100.0;
 /// The profile of the paper's machine.
 const PROFILE: &str = "spr-56c";
 
@@ -46,28 +46,49 @@ type Pipeline = Ordered<Vec<u8>, Vec<u8>>;
 /// # Errors
 /// The mover cannot be built, or a copy fails.
 pub fn ordered_modelled() -> Result<[Comparison; 2], Box<dyn Error>> {
+    let row =
+        |name: &str, pairs| Comparison::new(name, "ns", format!("copying on the core of {PROFILE}"), pairs);
+    Ok([
+        row("ordered_512B", pipelined(PACKET_BYTES, false)?),
+        row("ordered_512B_forwarding", forwarding(PACKET_BYTES)?),
+    ])
+}
+
+/// Nanoseconds of a core for each packet of a size that it forwards, through an [`Ordered`] pipeline and by copying itself. The other
+/// work for a packet is that of [`ordered_modelled`] at each size.
+///
+/// # Errors
+/// The mover cannot be built, or a copy fails.
+pub(crate) fn forwarding(packet_bytes: usize) -> Result<Pairs, Box<dyn Error>> {
+    pipelined(packet_bytes, true)
+}
+
+fn pipelined(packet_bytes: usize, has_other_work: bool) -> Result<Pairs, Box<dyn Error>> {
     let machine = Arc::new(Machine::from_profile(PROFILE)?);
     let offload = Offload::of(&Hardware::of(&machine)?)?;
-    let copy_ns = offload.core_s(PACKET_BYTES as f64) * 1e9;
-    let row = |name: &str, other_ns: f64| -> Result<Comparison, Box<dyn Error>> {
-        let device = VirtualDevice::new(DeviceCosts::sapphire_rapids(), DESCRIPTOR_NS)?;
-        let ours = forwarded_ns(&machine, device, other_ns)?;
-        let pairs = Pairs { ours: vec![ours], peer: vec![copy_ns + other_ns] };
-        Ok(Comparison::new(name, "ns", format!("copying on the core of {PROFILE}"), pairs))
-    };
-    let other_ns = copy_ns * (1.0 - COPYING_PART) / COPYING_PART;
-    Ok([row("ordered_512B", 0.0)?, row("ordered_512B_forwarding", other_ns)?])
+    let copy_ns = |bytes: usize| offload.core_s(bytes as f64) * 1e9;
+    let other_ns = copy_ns(PACKET_BYTES) * (1.0 - COPYING_PART) / COPYING_PART;
+    let other_ns = if has_other_work { other_ns } else { 0.0 };
+    let device = VirtualDevice::new(DeviceCosts::sapphire_rapids(), DESCRIPTOR_NS)?;
+    let ours = forwarded_ns(&machine, device, packet_bytes, other_ns)?;
+    Ok(Pairs { ours: vec![ours], peer: vec![copy_ns(packet_bytes) + other_ns] })
 }
 
 /// Nanoseconds of the core per packet, over 100 bursts.
-fn forwarded_ns(machine: &Arc<Machine>, device: VirtualDevice, other_ns: f64) -> Result<f64, Box<dyn Error>> {
+fn forwarded_ns(
+    machine: &Arc<Machine>,
+    device: VirtualDevice,
+    packet_bytes: usize,
+    other_ns: f64,
+) -> Result<f64, Box<dyn Error>> {
     const BURSTS: usize = 100;
     let device = Arc::new(device);
     let mover = Mover::builder(machine.clone()).engine(device.clone()).build()?;
     let mut pipeline = Pipeline::new(mover, LEN_MAX, CopyOptions::default())?;
-    let mut retired = Retired::default();
+    let mut retired = Retired { packet_bytes, count: 0 };
     for burst in 0..BURSTS {
-        let mut burst: Vec<Packet> = (0..BURST).map(|index| packet(burst * BURST + index)).collect();
+        let mut burst: Vec<Packet> =
+            (0..BURST).map(|index| packet(burst * BURST + index, packet_bytes)).collect();
         device.work(other_ns * BURST as f64);
         while !burst.is_empty() {
             device.poll();
@@ -90,14 +111,14 @@ fn forwarded_ns(machine: &Arc<Machine>, device: VirtualDevice, other_ns: f64) ->
 }
 
 /// Checks packets that have left the pipeline: a model of wrong copies would be worthless.
-#[derive(Default)]
 struct Retired {
+    packet_bytes: usize,
     count: usize,
 }
 
 impl Retired {
     fn take(&mut self, (_, target, report): (Vec<u8>, Vec<u8>, CopyReport)) -> Result<(), String> {
-        if target != packet(self.count).0 || report.dsa_bytes != PACKET_BYTES as u64 {
+        if target != packet(self.count, self.packet_bytes).0 || report.dsa_bytes != self.packet_bytes as u64 {
             return Err(format!(
                 "packet {} is out of order, has wrong bytes, or was not copied by the device",
                 self.count
@@ -109,9 +130,9 @@ impl Retired {
 }
 
 /// A packet filled with its number, and its target.
-fn packet(number: usize) -> Packet {
+fn packet(number: usize, packet_bytes: usize) -> Packet {
     let bytes = number.to_le_bytes();
-    ((0..PACKET_BYTES).map(|index| bytes[index % bytes.len()]).collect(), vec![0; PACKET_BYTES])
+    ((0..packet_bytes).map(|index| bytes[index % bytes.len()]).collect(), vec![0; packet_bytes])
 }
 
 /// `ordered_512B_measured`: nanoseconds per packet through an [`Ordered`] pipeline with a worker, beside two threads that
@@ -126,7 +147,7 @@ pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
     let methods = CopyMethods::only(CopyMethod::Memcpy);
     let mover = Mover::builder(Arc::new(Machine::discover()?)).copy_methods(methods).build()?;
     let mut pipeline = Pipeline::new(mover, LEN_MAX, CopyOptions::default())?;
-    let mut free: Vec<Packet> = (0..LEN_MAX).map(packet).collect();
+    let mut free: Vec<Packet> = (0..LEN_MAX).map(|number| packet(number, PACKET_BYTES)).collect();
     let mut failure: Option<CopyError> = None;
     let ours = || {
         let begin = Instant::now();
@@ -134,7 +155,7 @@ pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
             Ok((source, target, _)) => free.push((source, target)),
             Err(error) => {
                 failure = Some(error.error);
-                free.push(packet(0));
+                free.push(packet(0, PACKET_BYTES));
             }
         };
         for _ in 0..bursts_count {
@@ -153,8 +174,8 @@ pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
         }
         begin.elapsed().as_nanos() as f64 / (bursts_count * BURST) as f64
     };
-    let mut halves =
-        [0, 1].map(|half| (0..LEN_MAX / 2).map(|index| packet(2 * index + half)).collect::<Vec<_>>());
+    let mut halves = [0, 1]
+        .map(|half| (0..LEN_MAX / 2).map(|index| packet(2 * index + half, PACKET_BYTES)).collect::<Vec<_>>());
     let peer = || {
         let barrier = Barrier::new(halves.len());
         let time = |packets: &mut Vec<Packet>| {

@@ -9,6 +9,7 @@ use serde_json::Value;
 /// Peers of rows without `peer_how`: the same work, measured in the same run, by benchmark. Without their versions.
 const EQUAL: &[(&str, &[&str])] = &[
     ("cache", &["LRU", "before the threads", "moka", "quick_cache", "thesis"]),
+    ("cases", &["this core"]),
     (
         "cold",
         &[

@@ -2,6 +2,7 @@
 
 mod bindings;
 mod cache;
+mod cases;
 mod cold;
 mod domains;
 mod dsa;
@@ -49,6 +50,7 @@ enum Bench {
     Atomics(papers::atomics::Arguments),
     Bindings(bindings::Arguments),
     Cache(cache::Arguments),
+    Cases(cases::Arguments),
     Cold(cold::Arguments),
     Domains(domains::Arguments),
     Dsa(dsa::Arguments),
@@ -68,6 +70,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Atomics(arguments) => papers::atomics::run(arguments, out),
         Bench::Bindings(arguments) => bindings::run(arguments, out),
         Bench::Cache(arguments) => cache::run(arguments, out),
+        Bench::Cases(arguments) => cases::run(arguments, out),
         Bench::Cold(arguments) => cold::run(arguments, out),
         Bench::Domains(arguments) => domains::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),

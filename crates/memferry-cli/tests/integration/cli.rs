@@ -535,6 +535,35 @@ fn bench_mover_in_small() {
 }
 
 #[test]
+fn bench_cases_in_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let command =
+        ["bench", "cases", "--quick", "--json", "--case", "digests", "--case", "packets", "--out", out];
+    let output = memferry(&command).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // In the order of the publication, whatever the order of the options.
+    assert_eq!(record["options"]["cases"], serde_json::json!(["packets", "digests"]));
+    let rows = record["rows"].as_array().unwrap();
+    let row = |name: &str| {
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name} in {record}"))
+    };
+    for (name, how) in [
+        ("packets_64B", "measured"),
+        ("packets_512B_emulated", "emulated"),
+        ("digests_16KiB", "measured"),
+        ("digests_16KiB_emulated", "emulated"),
+        ("digests_16KiB_cores_emulated [K109]", "emulated"),
+        ("cores of a storage target, 16 KB random reads [K109]", "modelled"),
+    ] {
+        assert!(row(name)["value"].as_f64().unwrap() > 0.0 && row(name)["how"] == how, "{record}");
+    }
+    assert!(rows.iter().all(|row| !row["name"].as_str().unwrap().starts_with("cache")), "{record}");
+    fails(&["bench", "cases", "--case", "dice"], USAGE, &["dice", "gradients"]);
+}
+
+#[test]
 fn bench_soak_for_a_second() {
     let record = prints_json(&["bench", "soak", "--seconds", "1", "--seed", "3", "--json"]);
     assert_eq!((&record["seed"], &record["options"]["threads"]), (&Value::from(3), &Value::from(4)));

@@ -5,6 +5,8 @@ use memferry::model::ModelError;
 use memferry::topology::Machine;
 
 use super::List;
+use crate::cases::{cores_with_device, full_gain_cores};
+use crate::mover::DESCRIPTOR_NS;
 
 const CALIBRATED_ON: &[&str] = &["K029", "K030", "K032"];
 
@@ -132,7 +134,29 @@ impl List {
             self.figure(&format!("most that {name} gains"), &[row], faster, "x").unexplained =
                 (row == "K087").then_some("RMA does more than copying, and how much is not printed");
         }
+        self.storage_target(&costs);
+        // Appendix B. The sizes of values and the work beside copies are assumed.
+        self.context = CALIBRATED_ON;
+        let cores = full_gain_cores(&costs, self.published("K104") as usize)?;
+        self.figure("cores beyond which a cache server gains less", &["K103"], cores as f64, "cores");
         Ok(())
+    }
+
+    /// Figure 21: the work of a target's core for a read, from its cores with and without digests by cores. A device takes the
+    /// digest away and adds a request.
+    fn storage_target(&mut self, costs: &Offload) {
+        self.context = &["K110", "K111", "K113", "K114"];
+        for (name, kib, device, none, core) in [
+            ("16 KB random reads", 16.0, "K109", "K110", "K111"),
+            ("128 KB sequential reads", 128.0, "K112", "K113", "K114"),
+        ] {
+            // Assumed: a digest passes each byte once, a copy passes it twice.
+            let digest_ns = costs.core_s(kib * 1024.0 / 2.0) * 1e9;
+            let request_ns = DESCRIPTOR_NS + costs.submit_s() * 1e9;
+            let published = (self.published(none), self.published(core));
+            let cores = cores_with_device(published, digest_ns, request_ns);
+            self.figure(&format!("cores of a storage target, {name}"), &[device], cores, "cores");
+        }
     }
 
     /// Figure 10: several devices that write to the last-level cache.

@@ -10,6 +10,7 @@ use memferry::model::ModelError;
 use serde::Serialize;
 
 use super::{PublishedFigure, figures, held_out};
+use crate::harness::Row;
 
 /// A published number and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,6 +45,13 @@ impl Prediction {
         let (low, high) = self.published;
         let nearest = self.predicted.clamp(low, high);
         if nearest == self.predicted { 0.0 } else { 100.0 * (self.predicted - nearest) / nearest.abs() }
+    }
+
+    /// The prediction as a row, beside the nearest published bound.
+    pub fn row(&self) -> Row {
+        let (low, high) = self.published;
+        let name = format!("{} [{}]", self.name, self.rows.join(", "));
+        Row::modelled(name, self.predicted, self.unit).beside_published(self.predicted.clamp(low, high))
     }
 }
 
