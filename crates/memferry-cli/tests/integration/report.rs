@@ -200,11 +200,22 @@ fn a_collection_gives_a_page_elsewhere() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let file = path("mine.json");
-    let printed = lines(&mut collect(&file, &["topology", "calibrate", "submit", "remote"]));
-    for (line, step) in printed.iter().zip(["topology: done", "calibrate: done", "submit: done"]) {
-        assert!(line.starts_with(step), "{printed:?}");
+    let steps = ["topology", "calibrate", "submit", "remote"];
+    let mut printed = lines(&mut collect(&file, &steps));
+    let is_done = |printed: &[String], step: &str| printed.iter().any(|line| line.starts_with(step));
+    for step in ["topology: done", "calibrate: ", "submit: done", "remote: "] {
+        assert!(is_done(&printed, step), "{printed:?}");
     }
-    assert!(printed[3].starts_with("remote: "), "skipped on a machine with one node: {printed:?}");
+    // Calibration refuses figures that other work has disturbed. The same command does only what is left.
+    for _ in 0..20 {
+        if is_done(&printed, "calibrate: done") {
+            break;
+        }
+        assert!(is_done(&printed, "not finished: calibrate"), "{printed:?}");
+        printed = lines(&mut collect(&file, &steps));
+        assert!(!is_done(&printed, "submit: "), "{printed:?}");
+    }
+    assert!(is_done(&printed, "calibrate: done"), "{printed:?}");
     assert!(!path("mine.json.unfinished").exists(), "{printed:?}");
 
     let results = path("results");
