@@ -73,7 +73,7 @@ fn monitors_are_present_or_absent_for_a_reason() {
         assert!(monitor["found"].as_str().is_some_and(|found| !found.is_empty()), "{output}");
     }
     let (text, _) = doctor(&[], &["--telemetry"]);
-    assert!(text.starts_with("What `memferry bench` records beside its rows:\n- DSA devices: "), "{text}");
+    assert!(text.starts_with("What `memferry bench` records beside its rows:\n  - DSA devices: "), "{text}");
     let (facts, _) = doctor(&[], &["--json"]);
     assert!(!facts.contains("\"telemetry\""), "{facts}");
     fails(&["doctor", "--telemetry", "--guide"], USAGE, &["--telemetry", "--guide"]);
