@@ -102,7 +102,7 @@ impl Telemetry {
         let counts: Vec<Count> =
             locked(&self.monitors).iter_mut().flat_map(|monitor| monitor.end(elapsed)).collect();
         let is_counted = !counts.is_empty();
-        (result, is_counted.then(|| Counts { seconds: elapsed.as_secs_f64(), rows_count: 1, counts }))
+        (result, is_counted.then_some(Counts { seconds: elapsed.as_secs_f64(), rows_count: 1, counts }))
     }
 
     /// Takes rows in a window. Each measured or emulated row gets the counts; modelled and published ones have nothing to do with

@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         let memferry = this_program()?;
         let rows = telemetry.rows(|| {
             let measured = server_throughput(super::effort(arguments.quick), || offload(&memferry, &[]))?;
-            Ok(server_rows(&measured, arguments.seed))
+            anyhow::Ok(server_rows(&measured, arguments.seed))
         })?;
         record.rows.extend(rows);
     }
@@ -126,6 +126,7 @@ fn server_rows(measured: &[Throughput], seed: u64) -> Vec<Row> {
         min: over(|row| row.min),
         max: over(|row| row.max),
         peer: Some(Peer::new(PLAIN, plain, ratio)),
+        telemetry: None,
     };
     rows.insert(0, all);
     rows
