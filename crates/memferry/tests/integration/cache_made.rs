@@ -1,6 +1,6 @@
 //! Bytes that the program makes: they share the budget with near copies, stay while their hits pay, and end with their group.
 
-use memferry::cache::{Access, Cache, Keep, MadeRegion};
+use memferry::cache::{Access, Cache, Keep, MadeRegion, Region};
 
 use crate::cache_support::{HOME, Held, NEAR, PAGE, assert_adds_up, held, pattern};
 
@@ -23,7 +23,7 @@ fn is_kept(cache: &Cache, made: &MadeRegion, name: &std::ops::Range<usize>) -> b
 
 /// A near copy of page `page` of `region`, and a hit on it: the hand of the eviction passes copies that were hit, and so comes
 /// back to the made bytes. Copies without a hit are evicted one for the other.
-fn copy(cache: &Cache, engine: &Held, region: &memferry::Region, page: usize) {
+fn copy(cache: &Cache, engine: &Held, region: &Region, page: usize) {
     for _ in 0..2 {
         cache.access(region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
         engine.finish_all();

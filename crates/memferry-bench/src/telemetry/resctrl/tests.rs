@@ -96,7 +96,7 @@ fn all_threads_are_monitored_and_the_group_is_removed() {
     let kernel = fake();
     let monitor = open(&kernel).unwrap();
     let name = format!("memferry-{}", std::process::id());
-    assert_eq!(groups(&kernel, RESCTRL), [name.clone()]);
+    assert_eq!(groups(&kernel, RESCTRL), std::slice::from_ref(&name));
     let tasks = fs::read_to_string(kernel.path(&format!("{RESCTRL}/mon_groups/{name}/tasks"))).unwrap();
     assert_eq!(tasks, "4711\n4712\n");
     drop(monitor);
