@@ -184,7 +184,11 @@ fn ctrl_c_ends_the_guest() {
     let shared = directory.path().to_str().unwrap();
     let started = directory.path().join("started");
     let script = "touch \"$1/started\"; sleep 1000";
-    let mut command = boot(&["--share", shared], &["sh", "-c", script, "sh", shared]);
+    let boot = boot(&["--share", shared], &["sh", "-c", script, "sh", shared]);
+    // A shell starts what runs in the background with SIGINT ignored, and memferry leaves an ignored signal ignored.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(boot.get_program()).args(boot.get_args());
+    command.envs(boot.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let limit = Instant::now() + Duration::from_secs(120);
     while !started.exists() && child.try_wait().unwrap().is_none() && Instant::now() < limit {
