@@ -88,12 +88,23 @@ pub(crate) struct NewBuffer {
 impl NewBuffer {
     /// The buffer, which is not written any more.
     pub(crate) fn freeze(self) -> Buffer {
-        let start = self.start();
-        let Some(memory) = self.memory else { return Buffer::default() };
-        // SAFETY: the bytes lie within the mapping, which the buffer owns a share of, so they stay mapped, and are
-        // initialised. Only this value could write them, and their pages are discarded when no buffer of the column is
-        // left.
-        unsafe { Buffer::from_custom_allocation(start, self.bytes.len(), memory) }
+        let all = 0..self.bytes.len();
+        self.freeze_parts()(all)
+    }
+
+    /// Buffers of parts of it, which is not written any more: each is as large as its part.
+    pub(crate) fn freeze_parts(self) -> impl Fn(Range<usize>) -> Buffer {
+        move |part| {
+            let Some(memory) = &self.memory else { return Buffer::default() };
+            assert!(part.start <= part.end && part.end <= self.bytes.len(), "{part:?} of {:?}", self.bytes);
+            // SAFETY: the part lies within the bytes, and these within the mapping, which the buffer owns a share of, so they
+            // stay mapped, and are initialised. Only this value could write them, and their pages are discarded when no
+            // buffer of the column is left.
+            unsafe {
+                let start = self.start().add(part.start);
+                Buffer::from_custom_allocation(start, part.len(), Arc::clone(memory) as _)
+            }
+        }
     }
 
     fn start(&self) -> NonNull<u8> {

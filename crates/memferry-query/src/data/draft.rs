@@ -291,8 +291,7 @@ pub(super) fn place(
     let placed = drafts.iter().zip(shapes).zip(new).zip(nodes);
     let placed = placed.map(|(((draft, (shape, size_bytes)), mut new), &node)| {
         draft.write(&shape, new.as_mut());
-        let memory = new.freeze();
-        let buffer = |range: Range<usize>| memory.slice_with_length(range.start, range.len());
+        let buffer = new.freeze_parts();
         // SAFETY: the draft was written to this memory, by this shape.
         PlacedColumn { array: unsafe { shape.array(&buffer) }, size_bytes, node }
     });
