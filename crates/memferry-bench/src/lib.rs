@@ -21,6 +21,7 @@ pub mod cases;
 pub mod domains;
 pub mod dsa;
 pub mod harness;
+pub mod interference;
 pub mod memory;
 pub mod model;
 pub mod mover;

@@ -27,6 +27,7 @@ const EQUAL: &[(&str, &[&str])] = &[
     ("domains", &["a tokio runtime with as many workers"]),
     ("dsa", &["crc-fast", "memcmp", "memcpy", "memcpy, then crc-fast", "memset", "two memcpy"]),
     ("emulate", &["UMWAIT", "a thread on a futex"]),
+    ("interference", &["alone"]),
     (
         "memory",
         &[

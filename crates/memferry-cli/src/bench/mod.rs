@@ -7,6 +7,7 @@ mod cold;
 mod domains;
 mod dsa;
 mod emulate;
+mod interference;
 mod isa;
 mod memory;
 mod mover;
@@ -55,6 +56,7 @@ enum Bench {
     Domains(domains::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
+    Interference(interference::Arguments),
     Memory(memory::Arguments),
     Mover(mover::Arguments),
     Offload(offload::Arguments),
@@ -75,6 +77,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Domains(arguments) => domains::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
+        Bench::Interference(arguments) => interference::run(arguments, out),
         Bench::Memory(arguments) => memory::run(arguments, out),
         Bench::Mover(arguments) => mover::run(arguments, out),
         Bench::Offload(arguments) => offload::run(arguments, out),
