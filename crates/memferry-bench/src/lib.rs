@@ -21,11 +21,11 @@ pub mod cases;
 pub mod domains;
 pub mod dsa;
 pub mod harness;
-pub mod interference;
 pub mod memory;
 pub mod model;
 pub mod mover;
 #[allow(unsafe_code)]
 pub mod offload;
 pub mod papers;
+pub mod processes;
 pub mod telemetry;

@@ -27,7 +27,6 @@ const EQUAL: &[(&str, &[&str])] = &[
     ("domains", &["a tokio runtime with as many workers"]),
     ("dsa", &["crc-fast", "memcmp", "memcpy", "memcpy, then crc-fast", "memset", "two memcpy"]),
     ("emulate", &["UMWAIT", "a thread on a futex"]),
-    ("interference", &["alone"]),
     (
         "memory",
         &[
@@ -44,6 +43,7 @@ const EQUAL: &[(&str, &[&str])] = &[
     ),
     ("offload", &["the same server without the library"]),
     ("pollution", &["alone"]),
+    ("processes", &["alone"]),
     ("query", &["datafusion"]),
     ("workload", &["DataFusion", "the first fifth"]),
 ];

@@ -7,13 +7,13 @@ mod cold;
 mod domains;
 mod dsa;
 mod emulate;
-mod interference;
 mod isa;
 mod memory;
 mod mover;
 mod offload;
 mod papers;
 mod peers;
+mod processes;
 mod query;
 mod soak;
 mod workload;
@@ -56,10 +56,10 @@ enum Bench {
     Domains(domains::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
-    Interference(interference::Arguments),
     Memory(memory::Arguments),
     Mover(mover::Arguments),
     Offload(offload::Arguments),
+    Processes(processes::Arguments),
     Query(query::Arguments),
     Soak(soak::Arguments),
     Workload(workload::Arguments),
@@ -77,10 +77,10 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Domains(arguments) => domains::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
-        Bench::Interference(arguments) => interference::run(arguments, out),
         Bench::Memory(arguments) => memory::run(arguments, out),
         Bench::Mover(arguments) => mover::run(arguments, out),
         Bench::Offload(arguments) => offload::run(arguments, out),
+        Bench::Processes(arguments) => processes::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
         Bench::Workload(arguments) => workload::run(arguments, out),

@@ -1,10 +1,10 @@
 //! The tests of the command: linking one program takes less time than linking many.
 
 mod advise;
-mod bench_interference;
 mod bench_memory;
 mod bench_offload;
 mod bench_papers;
+mod bench_processes;
 mod bench_qdp;
 mod calibrate;
 mod cli;

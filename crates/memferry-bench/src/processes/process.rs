@@ -17,7 +17,7 @@ use memferry_dsa::{Client, ClientOptions, Request};
 use serde::{Deserialize, Serialize};
 
 use super::mix::{By, Kind, Mix, Processes};
-use super::{ALONE, InterferenceError, cannot, cpu_node, row};
+use super::{ALONE, CopierError, cannot, cpu_node, row};
 use crate::dsa::device_provenance;
 use crate::harness::{Effort, Pairs, Peer, Provenance, Row, geomean_ratio, median};
 
@@ -48,7 +48,7 @@ const READY: &str = "ready\n";
 /// process that calls [`serve`]. All processes copy together and, in turns with that, the first of each kind alone.
 ///
 /// # Errors
-/// [`InterferenceError::Cannot`]: too few CPUs, no such node, no usable queue. [`InterferenceError::Process`].
+/// [`CopierError::Cannot`]: too few CPUs, no such node, no usable queue. [`CopierError::Process`].
 pub fn measured(
     mix: &Mix,
     machine: &Machine,
@@ -56,7 +56,7 @@ pub fn measured(
     effort: Effort,
     seed: u64,
     start: impl Fn(&Place) -> Command,
-) -> Result<Vec<Row>, InterferenceError> {
+) -> Result<Vec<Row>, CopierError> {
     let places = places(mix, machine, size_bytes)?;
     let mut running = Vec::new();
     for place in &places {
@@ -90,7 +90,7 @@ pub fn measured(
 }
 
 /// A CPU for each process.
-fn places(mix: &Mix, machine: &Machine, size_bytes: usize) -> Result<Vec<Place>, InterferenceError> {
+fn places(mix: &Mix, machine: &Machine, size_bytes: usize) -> Result<Vec<Place>, CopierError> {
     let first = machine.nodes().iter().find(|node| !node.allowed_cpus.is_empty() && node.has_memory());
     let mut used: HashMap<NodeId, usize> = HashMap::new();
     let mut places = Vec::new();
@@ -133,7 +133,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(mut command: Command) -> Result<Process, InterferenceError> {
+    fn start(mut command: Command) -> Result<Process, CopierError> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -173,10 +173,10 @@ impl Drop for Process {
 /// much it was. Ends with its input.
 ///
 /// # Errors
-/// [`InterferenceError::Cannot`]: memory, CPU or queue cannot be used, or a copy is wrong.
-/// [`InterferenceError::Process`]: standard input or output.
-pub fn serve(place: &Place) -> Result<(), InterferenceError> {
-    let because = |error: &dyn std::fmt::Display| InterferenceError::Cannot(error.to_string());
+/// [`CopierError::Cannot`]: memory, CPU or queue cannot be used, or a copy is wrong.
+/// [`CopierError::Process`]: standard input or output.
+pub fn serve(place: &Place) -> Result<(), CopierError> {
+    let because = |error: &dyn std::fmt::Display| CopierError::Cannot(error.to_string());
     let machine = Machine::discover().map_err(|error| because(&error))?;
     confine(&[place.cpu])?;
     let binding = |node: Option<NodeId>| node.map_or(Binding::Any, Binding::Bind);

@@ -1,10 +1,10 @@
-//! `memferry bench interference`: its rows, and mixes that cannot run.
+//! `memferry bench processes`: its rows, and mixes that cannot run.
 
 use serde_json::Value;
 
 use crate::support::{USAGE, fails, memferry, prints_json, text};
 
-const BENCH: [&str; 3] = ["bench", "interference", "--quick"];
+const BENCH: [&str; 3] = ["bench", "processes", "--quick"];
 
 fn row<'a>(record: &'a Value, name: &str) -> &'a Value {
     let found = record["rows"].as_array().unwrap().iter().find(|row| row["name"] == name);

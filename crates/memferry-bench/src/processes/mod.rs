@@ -1,4 +1,4 @@
-//! Processes that copy at the same time: what each of them is left. `memferry bench interference`.
+//! Processes that copy at the same time: what each of them is left. `memferry bench processes`.
 //!
 //! ```text
 //! Mix  "device:0:8+4*core:0:8"     processes of one kind or several
@@ -32,7 +32,7 @@ const ALONE: &str = "alone";
 /// A mix that cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum InterferenceError {
+pub enum CopierError {
     /// This way cannot run the mix, or this machine cannot.
     #[error("{0}")]
     Cannot(String),
@@ -47,8 +47,8 @@ pub enum InterferenceError {
     Process(#[from] std::io::Error),
 }
 
-fn cannot<T>(why: impl Into<String>) -> Result<T, InterferenceError> {
-    Err(InterferenceError::Cannot(why.into()))
+fn cannot<T>(why: impl Into<String>) -> Result<T, CopierError> {
+    Err(CopierError::Cannot(why.into()))
 }
 
 /// The row of one kind of process in a mix, without its peer. `way` tells rows of real processes under an emulation from those
@@ -60,8 +60,8 @@ fn row(way: &str, how: Provenance, mix: &Mix, kind: &Processes, rates: &[f64]) -
 /// Rates of the model on a machine: for each kind of process, that of one beside all others, and that of one alone.
 ///
 /// # Errors
-/// [`InterferenceError::Cannot`]: there is no device near the source. [`InterferenceError::Model`].
-pub fn modelled(mix: &Mix, machine: &Machine) -> Result<Vec<Row>, InterferenceError> {
+/// [`CopierError::Cannot`]: there is no device near the source. [`CopierError::Model`].
+pub fn modelled(mix: &Mix, machine: &Machine) -> Result<Vec<Row>, CopierError> {
     let hardware = Hardware::of(machine)?;
     let copiers = mix.kinds().iter().map(|it| copier(machine, it.kind)).collect::<Result<Vec<_>, _>>()?;
     let each = mix.kinds().iter().zip(&copiers);
@@ -79,7 +79,7 @@ pub fn modelled(mix: &Mix, machine: &Machine) -> Result<Vec<Row>, InterferenceEr
 }
 
 /// A process on the machine of a profile: a core near its source, or the first device there.
-fn copier(machine: &Machine, kind: Kind) -> Result<Copier, InterferenceError> {
+fn copier(machine: &Machine, kind: Kind) -> Result<Copier, CopierError> {
     let has_both = machine.nodes().iter().find(|node| !node.cpus.is_empty() && node.has_memory());
     let Some((source, target)) = kind.nodes.or(has_both.map(|node| (node.id, node.id))) else {
         return cannot(format!("{} has no node with CPUs and memory; name nodes", machine.name()));
@@ -99,7 +99,7 @@ fn copier(machine: &Machine, kind: Kind) -> Result<Copier, InterferenceError> {
 }
 
 /// The node whose CPUs are nearest to a memory.
-fn cpu_node(machine: &Machine, memory: NodeId) -> Result<NodeId, InterferenceError> {
+fn cpu_node(machine: &Machine, memory: NodeId) -> Result<NodeId, CopierError> {
     machine.node(memory).map(|node| node.cpu_node).or_else(|error| cannot(error.to_string()))
 }
 
@@ -112,9 +112,9 @@ const COPIES: usize = 200;
 /// devices. Each waits for a copy before it submits the next.
 ///
 /// # Errors
-/// [`InterferenceError::Cannot`]: processes by cores, or on nodes. [`InterferenceError::Model`],
-/// [`InterferenceError::Load`].
-pub fn emulated(mix: &Mix, machine: &Machine, size_bytes: u32) -> Result<Vec<Row>, InterferenceError> {
+/// [`CopierError::Cannot`]: processes by cores, or on nodes. [`CopierError::Model`],
+/// [`CopierError::Load`].
+pub fn emulated(mix: &Mix, machine: &Machine, size_bytes: u32) -> Result<Vec<Row>, CopierError> {
     let [Processes { count, kind: Kind { by: By::Device, nodes: None } }] = mix.kinds() else {
         return cannot("the emulated device has no cores and no memory beside it: leave out cores and nodes");
     };

@@ -1,4 +1,4 @@
-//! `memferry bench interference`: processes that copy at the same time.
+//! `memferry bench processes`: processes that copy at the same time.
 
 use std::io::Write;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use memferry::topology::Machine;
 use memferry_bench::harness::{Record, Row};
-use memferry_bench::interference::{self, InterferenceError, Kind, Mix, Place};
+use memferry_bench::processes::{self, CopierError, Kind, Mix, Place};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         return Err(crate::error::usage("a copy has 1 byte to 1 GiB; choose --size in between"));
     }
     if let (Some(kind), Some(cpu)) = (arguments.copier, arguments.cpu) {
-        return Ok(interference::serve(&Place { kind, cpu, size_bytes: arguments.size as usize })?);
+        return Ok(processes::serve(&Place { kind, cpu, size_bytes: arguments.size as usize })?);
     }
     let directory = arguments.keep.directory(arguments.quick)?;
     let (here, modelled) = (Machine::discover()?, topology::open(Some(&arguments.machine))?);
@@ -82,36 +82,36 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let this = std::env::current_exe().context("cannot find the executable of this command")?;
     let start = |place: &Place| {
         let mut command = Command::new(&this);
-        command.args(["bench", "interference", "--copier", &place.kind.to_string()]);
+        command.args(["bench", "processes", "--copier", &place.kind.to_string()]);
         command.args(["--cpu", &place.cpu.to_string(), "--size", &place.size_bytes.to_string()]);
         command
     };
     let telemetry = arguments.keep.telemetry();
     let measure = |mix: &Mix| {
         let (size, seed) = (arguments.size as usize, arguments.seed);
-        let run = || interference::measured(mix, &here, size, effort(arguments.quick), seed, &start);
+        let run = || processes::measured(mix, &here, size, effort(arguments.quick), seed, &start);
         telemetry.rows(run)
     };
-    let emulate = |mix: &Mix| interference::emulated(mix, &modelled, arguments.size as u32);
-    let model = |mix: &Mix| interference::modelled(mix, &modelled);
+    let emulate = |mix: &Mix| processes::emulated(mix, &modelled, arguments.size as u32);
+    let model = |mix: &Mix| processes::modelled(mix, &modelled);
     let own = |texts: &[&str]| texts.iter().map(|text| text.parse().expect("a mix")).collect::<Vec<Mix>>();
     let mixes = |default: Vec<Mix>| match arguments.mixes.is_empty() {
         true => default,
         false => arguments.mixes.clone(),
     };
-    let ways: [(&str, Vec<Mix>, &dyn Fn(&Mix) -> Result<Vec<Row>, InterferenceError>); 3] = [
+    let ways: [(&str, Vec<Mix>, &dyn Fn(&Mix) -> Result<Vec<Row>, CopierError>); 3] = [
         ("measured", mixes(mixes_here(&here)), &measure),
         ("emulated", mixes(own(&EMULATED)), &emulate),
         ("modelled", mixes(own(&MODELLED)), &model),
     ];
-    let mut record: Record = start_record("interference", here.clone(), arguments.seed, options);
+    let mut record: Record = start_record("processes", here.clone(), arguments.seed, options);
     let mut reasons = Vec::new();
     let bar = Bar::of("running processes", ways.iter().map(|(_, mixes, _)| mixes.len()).sum());
     for (how, mixes, run) in &ways {
         for mix in mixes {
             match run(mix) {
                 Ok(rows) => record.rows.extend(rows),
-                Err(error @ (InterferenceError::Cannot(_) | InterferenceError::Model(_))) => {
+                Err(error @ (CopierError::Cannot(_) | CopierError::Model(_))) => {
                     reasons.push(format!("not {how}, {mix}: {error}"));
                 }
                 Err(error) => return Err(error).with_context(|| format!("{mix} cannot be {how}")),
