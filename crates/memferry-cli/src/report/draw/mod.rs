@@ -36,23 +36,40 @@ pub(super) fn part(figure: &Figure) -> String {
 
 fn picture(figure: &Figure) -> Block {
     let content = match figure.kind {
-        Kind::Lines => lines::draw(figure),
-        Kind::Bars => bars::draw(figure),
-        Kind::Rows => rows::draw(figure),
+        Kind::Lines | Kind::Bars | Kind::Rows => plots(figure),
         Kind::HalfCircles => half_circles::draw(figure),
         Kind::HeatLess | Kind::HeatMore => heat::draw(figure),
     };
     let width = content.width.max(WIDTH);
     let mut body = Block::new("", width, 0);
     body.append(paragraphs(std::slice::from_ref(&figure.title), WIDTH, BODY, "ink strong"), 0, 0);
-    if matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) && series(figure).len() > 1 {
-        body.append(legend(figure), 0, 4);
-    }
     body.append(content, 0, 8);
     body.append(key(figure), 0, 8);
     let mut paper = Block::new("paper", width + 2 * MARGIN, body.height + 2 * MARGIN);
     paper.put(body, MARGIN, MARGIN);
     paper
+}
+
+/// The plots of all panels below each other, with the same scales.
+fn plots(figure: &Figure) -> Block {
+    let mut all = Block::new("", WIDTH, 0);
+    for name in distinct(figure.points.iter().map(|point| &point.panel)) {
+        let points = figure.points.iter().filter(|point| point.panel == *name).cloned().collect();
+        let panel = Figure { points, ..figure.clone() };
+        if !name.is_empty() {
+            all.append(paragraphs(std::slice::from_ref(name), WIDTH, SMALL, "ink strong"), 0, 8);
+        }
+        if series(&panel).len() > 1 {
+            all.append(legend(&panel), 0, 4);
+        }
+        let plot = match figure.kind {
+            Kind::Lines => lines::draw(&panel, figure),
+            Kind::Bars => bars::draw(&panel, figure),
+            _ => rows::draw(&panel),
+        };
+        all.append(plot, 0, 8);
+    }
+    all
 }
 
 /// Whether a point is a rule, a line through the whole plot.
