@@ -7,6 +7,7 @@ use super::draw::distinct;
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::records::{Record, Row};
 use memferry_bench::harness::Provenance;
+use memferry_bench::papers::benchmark;
 
 /// Largest number of series of a panel; more are hard to distinguish.
 const SERIES_MAX: usize = 6;
@@ -96,7 +97,11 @@ impl Source<'_> {
             let points = rows.into_iter().flat_map(|row| points(row, x, &varied, factor));
             figure.points.extend(points.map(|point| point.in_panel(&title)));
         }
-        figure.about = format!("`memferry bench {bench}`, {dates}.");
+        figure.about = format!("`memferry bench {bench}`, {dates}");
+        if let Some(benchmark) = benchmark(bench) {
+            figure.about += &format!(": {}", benchmark.about);
+        }
+        figure.about += ".";
         if !missing.is_empty() {
             figure.about += &format!(" Not there: {missing}.");
         }
