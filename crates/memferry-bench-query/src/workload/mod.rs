@@ -6,14 +6,11 @@
 //!
 //! *Speed* of a run is the median time of its query by plain DataFusion, over all sections, divided by its own time. So it does
 //! not depend on which queries a section has.
-//!
-//! Then memferry's sessions run again for the time of one way, with cancelled queries, replaced files and failing reads: `disturbed`.
 
-mod disturbed;
 mod rows;
 mod sections;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,7 +87,7 @@ impl WorkloadBenchmark {
         let queries: Vec<String> = tpch::QUERIES.map(|number| tpch::query(number, self.scale)).collect();
         let sections_count = FIFTHS * self.sections_per_fifth.max(1);
         let names = ["memferry", "memferry without keep_decoded", "DataFusion"];
-        progress.total((names.len() * sections_count + 1) as u64);
+        progress.total((names.len() * sections_count) as u64);
         let expected = Arc::new(Expected { answers: self.answers(&queries)?, queries });
         let working_set_bytes = match self.budget_bytes {
             Some(_) => None,
@@ -102,7 +99,7 @@ impl WorkloadBenchmark {
         for (position, name) in names.into_iter().enumerate() {
             let tiers = if position == PLAIN { None } else { Some(self.tiers(budget_bytes)?) };
             let open = || match &tiers {
-                Some(tiers) => self.our_session(tiers, position == OURS, &self.files),
+                Some(tiers) => self.our_session(tiers, position == OURS),
                 None => self.plain_session(),
             };
             let contexts = (0..self.sessions_count).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
@@ -118,10 +115,7 @@ impl WorkloadBenchmark {
                 progress.advance(1);
             }
         }
-        let mut rows = self.summaries(&ways, budget_bytes, working_set_bytes)?;
-        rows.extend(self.disturbed(&expected, budget_bytes, rows::reference(&ways[PLAIN]))?);
-        progress.advance(1);
-        Ok(rows)
+        self.summaries(&ways, budget_bytes, working_set_bytes)
     }
 
     /// Plain DataFusion's answers.
@@ -139,7 +133,7 @@ impl WorkloadBenchmark {
         let node = self.machine.node(near)?;
         let free_bytes = node.free_bytes.or(node.memory_bytes).unwrap_or_default();
         let tiers = self.tiers(free_bytes / 2)?;
-        let context = self.our_session(&tiers, true, &self.files)?;
+        let context = self.our_session(&tiers, true)?;
         for sql in &expected.queries {
             self.runtime.block_on(async { context.sql(sql).await?.collect().await })?;
         }
@@ -157,17 +151,12 @@ impl WorkloadBenchmark {
         Ok(Tiers::builder(Arc::clone(&self.machine)).budget_bytes(Some(budget_bytes)).build()?)
     }
 
-    fn our_session(
-        &self,
-        tiers: &Arc<Tiers>,
-        keep_decoded: bool,
-        files: &Path,
-    ) -> Result<SessionContext, QueryError> {
+    fn our_session(&self, tiers: &Arc<Tiers>, keep_decoded: bool) -> Result<SessionContext, QueryError> {
         let context = session(&SessionOptions { tiers: Some(Arc::clone(tiers)), ..self.options.clone() });
         self.runtime.block_on(async {
             context.sql(&format!("set memferry.keep_decoded = {keep_decoded}")).await?.collect().await?;
             for table in tpch_table_names() {
-                files::register(&context, table, &tpch_file(files, table).to_string_lossy()).await?;
+                files::register(&context, table, &tpch_file(&self.files, table).to_string_lossy()).await?;
             }
             Ok(context)
         })

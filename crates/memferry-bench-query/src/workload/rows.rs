@@ -105,7 +105,7 @@ impl WorkloadBenchmark {
 }
 
 /// The median time of each query.
-pub(super) fn reference(plain: &Way) -> HashMap<usize, f64> {
+fn reference(plain: &Way) -> HashMap<usize, f64> {
     let mut times: HashMap<usize, Vec<f64>> = HashMap::new();
     for run in &plain.runs {
         times.entry(run.query).or_default().push(run.ms);

@@ -42,21 +42,21 @@ pub(super) struct Way {
 
 /// The sequence of a session: all queries in random order, then again in another one.
 #[derive(Clone)]
-pub(super) struct Order {
+struct Order {
     random: Random,
     left: Vec<usize>,
     taken: usize,
 }
 
 impl Order {
-    pub(super) fn new(seed: u64, session: usize) -> Order {
+    fn new(seed: u64, session: usize) -> Order {
         let mut seeds = Random(seed);
         let random = (0..=session).map(|_| Random(seeds.next_u64())).last();
         Order { random: random.unwrap_or(seeds), left: Vec::new(), taken: 0 }
     }
 
     /// The next query of `count`, and its position in the sequence.
-    pub(super) fn next(&mut self, count: usize) -> (usize, usize) {
+    fn next(&mut self, count: usize) -> (usize, usize) {
         if self.left.is_empty() {
             self.left = (0..count).collect();
         }
@@ -113,23 +113,20 @@ impl Way {
             self.sessions.push(session);
             self.runs.extend(runs);
         }
-        self.tiers.iter().try_for_each(|tiers| check_budget(name, tiers))
-    }
-}
-
-/// Fails if more than the budget was in use at any time.
-pub(super) fn check_budget(name: &str, tiers: &Tiers) -> Result<(), QueryError> {
-    match tiers.cache().stats().nodes.iter().find(|usage| usage.peak_bytes > usage.budget_bytes) {
-        None => Ok(()),
-        Some(usage) => Err(QueryError::Invalid(format!(
-            "{name} used {} bytes of node {}, of a budget of {}; please report this",
-            usage.peak_bytes, usage.node, usage.budget_bytes
-        ))),
+        for usage in self.tiers.iter().flat_map(|tiers| tiers.cache().stats().nodes) {
+            if usage.peak_bytes > usage.budget_bytes {
+                return Err(QueryError::Invalid(format!(
+                    "{name} used {} bytes of node {}, of a budget of {}; please report this",
+                    usage.peak_bytes, usage.node, usage.budget_bytes
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
 /// Runs a query and compares its answer.
-pub(super) async fn run(
+async fn run(
     context: &SessionContext,
     expected: &Expected,
     query: usize,

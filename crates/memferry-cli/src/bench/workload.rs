@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// TPC-H scale of the files [default: 1; 0.01 with --quick].
     #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
     scale: Option<f64>,
-    /// Time of each of the three ways, and of the disturbed one [default: 600; 2 with --quick].
+    /// Time of each of the three ways [default: 600; 2 with --quick].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX))]
     seconds: Option<u32>,
     /// Sessions that run queries at the same time.
