@@ -16,8 +16,8 @@ fn the_default_mixes_are_emulated_and_modelled() {
     let record = prints_json(&[&BENCH[..], &["--json"]].concat());
     for (name, how) in [
         ("emulated_8device", "emulated"),
-        ("modelled_12core_0_8", "modelled"),
-        ("modelled_device_0_8_beside_12core_0_8", "modelled"),
+        ("modelled_2device_0_8", "modelled"),
+        ("modelled_12core_0_8_beside_device_0_8", "modelled"),
     ] {
         let row = row(&record, name);
         assert_eq!((row["how"].as_str(), row["peer"].as_str()), (Some(how), Some("alone")));
@@ -40,7 +40,7 @@ fn processes_of_this_machine_are_measured() {
 #[test]
 fn what_cannot_run_has_a_reason() {
     fails(&[&BENCH[..], &["--mix", "gpu"]].concat(), USAGE, &["gpu", "neither core nor device"]);
-    fails(&[&BENCH[..], &["--size", "0"]].concat(), USAGE, &["1 byte to 1 GiB"]);
+    fails(&[&BENCH[..], &["--size", "2GiB"]].concat(), USAGE, &["1 byte to 1 GiB"]);
     let output = memferry(&[&BENCH[..], &["--mix", "core:77:78"]].concat()).output().unwrap();
     let told = text(&output.stderr);
     assert!(!output.status.success() && told.contains("no mix can run") && told.contains("77"), "{told}");
