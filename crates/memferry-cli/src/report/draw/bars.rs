@@ -15,13 +15,12 @@ const GAP: f64 = 14.0;
 /// Largest width of a bar.
 const BAR_MAX: f64 = 44.0;
 
-/// The plot of a panel, on the scale of the whole figure.
-pub(super) fn draw(figure: &Figure, whole: &Figure) -> Block {
+pub(super) fn draw(figure: &Figure) -> Block {
     // Room for the name above a rule.
     let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * 1.1);
     let values = |point: &Point| values(point).chain(above(point));
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
-    let y = Mapping::new(&figure.y, whole.points.iter().flat_map(values), false, (bottom, top));
+    let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
     let left = left_of(&y);
     let mut plot = Block::new("", WIDTH, TOP + PLOT_HEIGHT);
     vertical(figure, &mut plot, &y, (left, WIDTH));

@@ -18,13 +18,13 @@ const HEADROOM: f64 = 1.12;
 /// Width for half the label of the last tick.
 const RIGHT: i64 = 18;
 
-/// The plot of a panel, on the scales of the whole figure.
+/// The plot of a panel. All panels of a figure have the same horizontal axis.
 pub(super) fn draw(figure: &Figure, whole: &Figure) -> Block {
     // Room above a rule for its name and for those of vertical rules.
     let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * HEADROOM);
     let values = |point: &Point| values(point).chain(above(point));
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
-    let y = Mapping::new(&figure.y, whole.points.iter().flat_map(values), false, (bottom, top));
+    let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
     let left = left_of(&y);
     let right = WIDTH - RIGHT;
     let x_of = |point: &Point| point.x.parse::<f64>().ok();
