@@ -171,6 +171,8 @@ fn value_label(coordinate: &Coordinate, value: &str) -> String {
         (_, Some(Scale::Bytes), Ok(bytes)) => crate::output::size(bytes as u64),
         ("batch", _, Ok(1.0)) => "no batch".to_owned(),
         (name @ ("source" | "target" | "batch"), ..) => format!("{name} {value}"),
+        ("entries", _, Ok(1.0)) => "1 entry".to_owned(),
+        (name, Some(_), Ok(1.0)) => format!("1 {}", name.trim_end_matches('s')),
         (name, Some(_), _) => format!("{value} {name}"),
         _ => value.to_owned(),
     }
