@@ -45,7 +45,7 @@ fn queries(record: &Record) -> Vec<Figure> {
             "TPC-H at scale 1 and the query of the papers against plain DataFusion over the same batches, prefetching \
              {mode}: {what}. Whiskers: 95 % interval."
         );
-        figure.y = Axis::new("DataFusion's time divided by memferry's; above 1 is faster", Scale::Log);
+        figure.y = Axis::new("DataFusion's time / memferry's; above 1 is faster", Scale::Log);
         let prefix = format!("tpch_sf1_{mode}_");
         for row in &record.rows {
             let Some(name) = row.name.strip_prefix(&prefix) else { continue };

@@ -63,7 +63,7 @@ pub(super) fn figures(records: &[&Record]) -> Vec<Figure> {
 /// The reasons of missing points, in short; the table of rows has the full text.
 fn reasons(missing: Vec<&Row>) -> String {
     let notes = missing.iter().filter_map(|row| row.note.as_deref());
-    distinct(notes.map(|note| note.split(':').next().unwrap_or(note))).join("; ")
+    distinct(notes.map(|note| note.split([':', '(']).next().unwrap_or(note).trim_end())).join("; ")
 }
 
 /// One quantity of a benchmark.
@@ -163,7 +163,7 @@ fn points(row: &Row, x: &Coordinate, varied: &[&Coordinate], factor: f64) -> Vec
 fn series(varied: &[&Coordinate], row: &Row) -> String {
     let parts = varied.iter().filter_map(|it| Some(value_label(it, &(it.of)(row)?)));
     let name = parts.collect::<Vec<_>>().join(", ");
-    if name.is_empty() { "all".to_owned() } else { name }
+    if name.is_empty() { "plain".to_owned() } else { name }
 }
 
 fn value_label(coordinate: &Coordinate, value: &str) -> String {

@@ -49,7 +49,10 @@ fn picture(figure: &Figure) -> Block {
     let content = match figure.kind {
         Kind::Lines | Kind::Bars | Kind::Rows => {
             let mut all = Block::new("", WIDTH, 0);
-            panels(figure).iter().for_each(|panel| all.append(plot(panel, figure), 0, 8));
+            for panel in &panels(figure) {
+                let gap = if all.height == 0 { 0 } else { 12 };
+                all.append(plot(panel, figure), 0, gap);
+            }
             all
         }
         Kind::HalfCircles => half_circles::draw(figure),
@@ -58,7 +61,7 @@ fn picture(figure: &Figure) -> Block {
     let width = content.width.max(WIDTH);
     let mut body = Block::new("", width, 0);
     body.append(paragraphs(std::slice::from_ref(&figure.title), WIDTH, BODY, "ink strong"), 0, 0);
-    body.append(content, 0, 0);
+    body.append(content, 0, 8);
     body.append(key(figure), 0, 8);
     on_paper(body)
 }
