@@ -54,7 +54,9 @@ const QUIET_AFTER: Duration = Duration::from_secs(10);
 
 /// What became of a query that was begun.
 enum Outcome {
-    Answered { ms: f64 },
+    Answered {
+        ms: f64,
+    },
     Cancelled,
     /// A read failed, and the error says so.
     ReadFailed,
@@ -82,7 +84,8 @@ impl WorkloadBenchmark {
             CHANGING => table.other.clone(),
             name => tpch_file(&self.files, name),
         })?;
-        let versions = Arc::new([Arc::clone(expected), Arc::new(self.expected(&changed, &expected.queries)?)]);
+        let versions =
+            Arc::new([Arc::clone(expected), Arc::new(self.expected(&changed, &expected.queries)?)]);
         drop(changed);
 
         let disk = Arc::new(FailingDisk::new(self.seed));
@@ -435,7 +438,9 @@ mod tests {
         assert!(matches!(outcome(read), Some(Outcome::ReadFailed)));
         let changed = "/x/t.parquet changed while a query read it (it was written); run the query again";
         assert!(matches!(outcome(changed), Some(Outcome::TableChanged)));
-        for unclear in ["Input/output error", "x.parquet: Corrupt footer", "the file changed while it was read"] {
+        for unclear in
+            ["Input/output error", "x.parquet: Corrupt footer", "the file changed while it was read"]
+        {
             assert!(outcome(unclear).is_none(), "{unclear}");
         }
     }

@@ -175,7 +175,8 @@ impl WorkloadBenchmark {
         self.runtime.block_on(async {
             context.sql(&format!("set memferry.keep_decoded = {keep_decoded}")).await?.collect().await?;
             for table in tpch_table_names() {
-                memferry_query::files::register(&context, table, &tpch_file(files, table).to_string_lossy()).await?;
+                memferry_query::files::register(&context, table, &tpch_file(files, table).to_string_lossy())
+                    .await?;
             }
             Ok(context)
         })

@@ -144,7 +144,8 @@ fn counts_of_monitors_are_a_table() {
 
 #[test]
 fn a_workload_is_drawn_over_time() {
-    let row = |name: &str, value: f64| json!({ "name": name, "value": value, "unit": "ratio", "how": "measured" });
+    let row =
+        |name: &str, value: f64| json!({ "name": name, "value": value, "unit": "ratio", "how": "measured" });
     let mut rows = vec![row("workload_warming", 1.6), row("workload_decoded_share_02", 0.5)];
     for (section, speed) in [(1, 1.5), (2, 2.5)] {
         let mut speed = row(&format!("workload_speed_{section:02}"), speed);
