@@ -37,9 +37,6 @@ const CHANGING: &str = "lineitem";
 /// One of so many queries is cancelled.
 const CANCELS_ONE_OF: usize = 8;
 
-/// One of so many reads of the disk fails. At scale 1 a query that finds nothing in memory makes up to some hundred.
-const FAILS_ONE_OF: usize = 400;
-
 /// One of so many returns a part of its bytes.
 const SHORTENS_ONE_OF: usize = 40;
 
@@ -88,7 +85,7 @@ impl WorkloadBenchmark {
             Arc::new([Arc::clone(expected), Arc::new(self.expected(&changed, &expected.queries)?)]);
         drop(changed);
 
-        let disk = Arc::new(FailingDisk::new(self.seed));
+        let disk = Arc::new(FailingDisk::new(self.seed, self.fails_one_of));
         // Nothing comes from the page cache, so that each read may fail.
         let options = StorageOptions { page_cache: false, ..StorageOptions::default() };
         let engine = StorageEngine::with_faults(options, Arc::clone(&disk) as _)?;
@@ -289,15 +286,17 @@ fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(io::Error) -> QueryE
 #[derive(Debug)]
 struct FailingDisk {
     fails: AtomicBool,
+    fails_one_of: usize,
     random: Mutex<Random>,
     failed_count: AtomicU64,
     shortened_count: AtomicU64,
 }
 
 impl FailingDisk {
-    fn new(seed: u64) -> FailingDisk {
+    fn new(seed: u64, fails_one_of: usize) -> FailingDisk {
         FailingDisk {
             fails: AtomicBool::new(false),
+            fails_one_of,
             random: Mutex::new(Random(seed)),
             failed_count: AtomicU64::new(0),
             shortened_count: AtomicU64::new(0),
@@ -311,7 +310,7 @@ impl DiskFaults for FailingDisk {
             return result;
         }
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        if random.below(FAILS_ONE_OF) == 0 {
+        if random.below(self.fails_one_of) == 0 {
             self.failed_count.fetch_add(1, Ordering::SeqCst);
             return -libc::EIO;
         }

@@ -50,6 +50,9 @@ pub struct WorkloadBenchmark {
     /// Time of the part with cancelled queries, a table that changes and reads that fail; zero leaves it out. 2 minutes by
     /// default.
     pub disturbed_time: Duration,
+    /// In that part one of so many reads of the disk fails. 400 by default: at scale 1 a query that finds nothing in memory makes
+    /// up to some hundred.
+    pub fails_one_of: usize,
     /// Sections of each way for each fifth of its time. 2 by default.
     pub sections_per_fifth: usize,
     /// Budget of memferry; `None`: half of what all queries use if there is room.
@@ -78,6 +81,7 @@ impl WorkloadBenchmark {
             sessions_count: 8,
             time: Duration::from_secs(600),
             disturbed_time: Duration::from_secs(120),
+            fails_one_of: 400,
             sections_per_fifth: 2,
             budget_bytes: None,
             seed: 1,

@@ -82,6 +82,10 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     bench.seed = arguments.seed;
     bench.time = Duration::from_secs(u64::from(seconds));
     bench.disturbed_time = Duration::from_secs(u64::from(disturbed_seconds));
+    if arguments.quick {
+        // A query over little data makes a few reads.
+        bench.fails_one_of = 25;
+    }
     bench.sessions_count = usize::from(arguments.sessions);
     bench.sections_per_fifth = if arguments.quick { 1 } else { 2 };
     bench.budget_bytes = arguments.budget;
