@@ -7,6 +7,7 @@
 //! dsa  mover  cache  domains   the parts of the libraries, beside their peers
 //! offload                      the preload library of `memferry offload`
 //! papers                       the papers' benchmarks: measured, emulated, modelled
+//! processes                    processes that copy at the same time
 //! cases                        case studies of programs whose movement a DSA takes over
 //! calibrate                    this machine as a profile for the model
 //! model                        the model against published numbers; scenarios
@@ -27,4 +28,5 @@ pub mod mover;
 #[allow(unsafe_code)]
 pub mod offload;
 pub mod papers;
+pub mod processes;
 pub mod telemetry;

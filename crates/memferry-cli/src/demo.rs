@@ -11,8 +11,7 @@ use anyhow::Result;
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::harness::geomean;
 use memferry_bench_query::{
-    ColdBenchmark, ComparedQuery, QueryError, RunSummary, Temperature, tpch_file, tpch_files,
-    tpch_table_names,
+    ColdBenchmark, ComparedQuery, QueryError, RunSummary, Temperature, tpch_file, tpch_table_names,
 };
 
 use crate::bench::BUILD_PROFILE;
@@ -20,7 +19,7 @@ use crate::doctor::Cpu;
 use crate::options::{scale, session_options};
 use crate::output::{Table, number, size};
 use crate::progress::Bar;
-use crate::query::{files_directory, query_error};
+use crate::query::{query_error, written_tpch};
 use crate::report::papers_query;
 use crate::topology;
 
@@ -54,9 +53,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{}", topology::draw(&machine))?;
     out.flush()?;
 
-    let directory = arguments.files.clone().map_or_else(files_directory, Ok)?;
-    let files = tpch_files(scale, &directory, &Bar::new("writing TPC-H files"));
-    let files = files.map_err(|error| query_error(error.into()))?;
+    let (_, files) = written_tpch(scale, arguments.files.as_deref())?;
     writeln!(
         out,
         "TPC-H at scale {scale}: {} of Parquet files in {}\n`rm -r {}` removes them.\n",

@@ -1,13 +1,13 @@
 //! Tables for queries, and errors of queries as sentences.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
 use datafusion::common::DataFusionError;
 use memferry::mover::EngineKind;
 use memferry_bench_query::{
-    CarriedBytes, NamedTable, QueryError, TpchError, layout, paper_table, tpch_tables,
+    CarriedBytes, NamedTable, QueryError, TpchError, layout, paper_table, tpch_files, tpch_tables,
 };
 use memferry_query::Tiers;
 
@@ -31,8 +31,17 @@ pub(crate) fn papers_table(scale: f64, tiers: &Tiers, partitions: usize) -> Resu
     Ok(("ab".to_owned(), Arc::new(data)))
 }
 
+/// The directory of generated files, which is `chosen` or below that of the user's caches, and in it the directory of the
+/// TPC-H files of this scale. They are written if they are missing.
+pub(crate) fn written_tpch(scale: f64, chosen: Option<&Path>) -> Result<(PathBuf, PathBuf)> {
+    let directory = chosen.map_or_else(files_directory, |chosen| Ok(chosen.to_owned()))?;
+    let files = tpch_files(scale, &directory, &Bar::new("writing TPC-H files"));
+    let files = files.map_err(|error| query_error(error.into()))?;
+    Ok((directory, files))
+}
+
 /// The directory of generated files, below that of the user's caches.
-pub(crate) fn files_directory() -> Result<PathBuf> {
+fn files_directory() -> Result<PathBuf> {
     let of = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let caches = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")));
     let caches = caches.ok_or_else(|| usage("the directory for generated files is not known; set HOME"))?;

@@ -43,6 +43,7 @@ const EQUAL: &[(&str, &[&str])] = &[
     ),
     ("offload", &["the same server without the library"]),
     ("pollution", &["alone"]),
+    ("processes", &["alone"]),
     ("query", &["datafusion"]),
     ("workload", &["DataFusion", "the first fifth"]),
 ];

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use memferry_bench::harness::Record;
-use memferry_bench_query::{ColdBenchmark, WIDE_ROWS, tpch_files, wide_files};
+use memferry_bench_query::{ColdBenchmark, WIDE_ROWS, wide_files};
 use serde_json::json;
 
 use super::{BUILD_PROFILE, Keep, start_record};
 use crate::options::{scale, session_options};
 use crate::progress::Bar;
-use crate::query::{files_directory, query_error};
+use crate::query::{query_error, written_tpch};
 use crate::topology;
 
 /// The scale whose rows and record have names of their own.
@@ -74,12 +74,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         false => "cold",
     };
     let mut record: Record = start_record(bench, machine.as_ref().clone(), arguments.seed, options);
-    let files = match &arguments.files {
-        Some(files) => files.clone(),
-        None => files_directory()?,
-    };
-    let written = tpch_files(scale, &files, &Bar::new("writing TPC-H files"));
-    let tpch = written.map_err(|error| query_error(error.into()))?;
+    let (files, tpch) = written_tpch(scale, arguments.files.as_deref())?;
     let mut benchmark = ColdBenchmark::new(machine, tpch, scale, session).map_err(query_error)?;
     benchmark.seed = arguments.seed;
     benchmark.rounds_count = rounds;

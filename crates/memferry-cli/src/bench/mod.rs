@@ -13,6 +13,7 @@ mod mover;
 mod offload;
 mod papers;
 mod peers;
+mod processes;
 mod query;
 mod soak;
 mod workload;
@@ -58,6 +59,7 @@ enum Bench {
     Memory(memory::Arguments),
     Mover(mover::Arguments),
     Offload(offload::Arguments),
+    Processes(processes::Arguments),
     Query(query::Arguments),
     Soak(soak::Arguments),
     Workload(workload::Arguments),
@@ -78,6 +80,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Memory(arguments) => memory::run(arguments, out),
         Bench::Mover(arguments) => mover::run(arguments, out),
         Bench::Offload(arguments) => offload::run(arguments, out),
+        Bench::Processes(arguments) => processes::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
         Bench::Workload(arguments) => workload::run(arguments, out),

@@ -17,6 +17,8 @@ pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
             "query" => queries(first),
             "dsa" => vec![operations(first)],
             "cache" => vec![cache(first)],
+            "cases" => vec![cases(first)],
+            "processes" => vec![processes(first)],
             "calibrate" => check(first),
             "qdp" => times::query(records),
             "memory" => memory::figures(first),
@@ -45,7 +47,7 @@ fn queries(record: &Record) -> Vec<Figure> {
             "TPC-H at scale 1 and the query of the papers against plain DataFusion over the same batches, prefetching \
              {mode}: {what}. Whiskers: 95 % interval."
         );
-        figure.y = Axis::new("DataFusion's time divided by memferry's; above 1 is faster", Scale::Log);
+        figure.y = Axis::new("DataFusion's time / memferry's; above 1 is faster", Scale::Log);
         let prefix = format!("tpch_sf1_{mode}_");
         for row in &record.rows {
             let Some(name) = row.name.strip_prefix(&prefix) else { continue };
@@ -81,6 +83,44 @@ fn cache(record: &Record) -> Figure {
     figure.y = Axis::new("ratio to the other; above 1 is better", Scale::Log);
     figure.points =
         (record.rows.iter()).filter_map(|row| ratio(row, "ratio", &row.name.replace('_', " "))).collect();
+    figure
+}
+
+/// What a device gains in programs, and what the publication says that it gains.
+fn cases(record: &Record) -> Figure {
+    let mut figure = Figure::new("cases", Kind::Rows, "Programs whose movement a device takes over");
+    figure.about = "`memferry bench cases`: packets, messages, a cache server, digests and gradients, each against a core                     that moves the bytes itself (Kuper et al. 2024, figures 16, 17, 19, 21). A gain of the core alone:                     the time in which it waits does not count."
+        .to_owned();
+    figure.y = Axis::new("gain over a core; above 1 is faster", Scale::Log);
+    for row in &record.rows {
+        let name = row.name.replace("_emulated", "").replace('_', " ");
+        let is_published = row.peer.as_deref() == Some("published");
+        if row.unit == "x" {
+            let published = row.peer_value.filter(|value| is_published && *value > 0.0);
+            let published = published.map(|value| Point::new("gain", Provenance::Published, &name, value));
+            let own = row.value.filter(|value| *value > 0.0);
+            let how = row.how.unwrap_or(Provenance::Measured);
+            figure.points.extend(own.map(|value| Point::new("gain", how, &name, value)));
+            figure.points.extend(published);
+        } else if !is_published {
+            let (series, name) = match name.strip_suffix(" busy") {
+                Some(name) => ("gain of the core alone", name),
+                None => ("gain", &*name),
+            };
+            figure.points.extend(ratio(row, series, name));
+        }
+    }
+    figure
+}
+
+/// What processes that copy at the same time are left.
+fn processes(record: &Record) -> Figure {
+    let mut figure = Figure::new("processes", Kind::Rows, "Processes that copy at the same time");
+    figure.about = "`memferry bench processes`: the rate of a process beside others, divided by its rate alone. Names                     tell its number, executor, and nodes of source and target. Whiskers: 95 % interval."
+        .to_owned();
+    figure.y = Axis::new("rate beside others divided by the rate alone", Scale::Linear);
+    let name = |row: &Row| row.name.split_once('_').map_or(&*row.name, |(_, name)| name).replace('_', " ");
+    figure.points = record.rows.iter().filter_map(|row| ratio(row, "rate", &name(row))).collect();
     figure
 }
 

@@ -29,9 +29,9 @@ const COLUMNS: &str = "panel,series,how,x,y,low,high";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// A line for each series. A point without `y` is a vertical rule at its `x`, a point without `x` a horizontal rule.
+    /// A plot for each panel, with a line for each series. A point without `y` is a vertical rule at its `x`, a point without `x` a horizontal rule.
     Lines,
-    /// Vertical bars: a group for each `x` with a bar for each series.
+    /// The same with vertical bars: a group for each `x` with a bar for each series.
     Bars,
     /// Horizontal bars: for each `x` a bar for each series. A point without `x` is a rule.
     Rows,
@@ -269,7 +269,7 @@ fn checked(point: Point, kind: Kind, x: &Axis, y: &Axis) -> Result<Point, String
     if point.y.is_none() && (kind != Kind::Lines || point.x.is_empty()) {
         return Err("it has no y".to_owned());
     }
-    if !point.panel.is_empty() && !matches!(kind, Kind::HalfCircles | Kind::HeatLess | Kind::HeatMore) {
+    if !point.panel.is_empty() && kind == Kind::Rows {
         return Err(format!("a figure of kind {kind} has no panels"));
     }
     // Parts of a circle, and bars that start at 0.

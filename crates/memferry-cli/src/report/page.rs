@@ -86,12 +86,16 @@ fn html_of(section: &Section, extra: &str) -> String {
 }
 
 fn figure(figure: &Figure) -> String {
-    // A heat map of many nodes is wider than a phone, and unreadable if scaled down.
-    format!(
-        "<figure>\n<div class=\"scroll\">{}</div>\n{}</figure>\n",
-        draw::part(figure),
-        caption(&figure.name, &figure.about)
-    )
+    let caption = caption(&figure.name, &figure.about);
+    match &draw::parts(figure)[..] {
+        // A heat map of many nodes is wider than a phone, and unreadable if scaled down.
+        [part] => format!("<figure>\n<div class=\"scroll\">{part}</div>\n{caption}</figure>\n"),
+        parts => format!(
+            "<figure class=\"panels\">\n<h3>{}</h3>\n<div>\n{}</div>\n{caption}</figure>\n",
+            escaped(&figure.title),
+            parts.concat()
+        ),
+    }
 }
 
 fn caption(name: &str, about: &str) -> String {

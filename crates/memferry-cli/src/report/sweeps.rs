@@ -1,14 +1,15 @@
 //! Figures of the papers' benchmarks, whose rows are points in a space of options.
 //!
 //! The varied options determine the form of a figure: sizes and other numbers become lines over them, nodes and words
-//! become bars. Further varied options become series, or several figures if there are too many series.
+//! become bars. Further varied options become series, in several panels if there are too many of them.
 
 use super::draw::distinct;
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::records::{Record, Row};
 use memferry_bench::harness::Provenance;
+use memferry_bench::papers::benchmark;
 
-/// Largest number of series; more are hard to distinguish.
+/// Largest number of series of a panel; more are hard to distinguish.
 const SERIES_MAX: usize = 6;
 
 /// A coordinate of a point.
@@ -50,11 +51,11 @@ pub(super) fn figures(records: &[&Record]) -> Vec<Figure> {
     let whats = distinct(rows().filter_map(|row| row.figure.as_deref()));
     let bench = records.first().map_or("", |record| record.bench.as_str());
     let dates = distinct(records.iter().map(|record| record.date()));
-    let figures = whats.into_iter().flat_map(|what| {
+    let figures = whats.into_iter().map(|what| {
         let (there, missing) =
             rows().filter(|row| row.figure.as_deref() == Some(what)).partition(|row| row.value.is_some());
         let source = Source { bench, what, dates: dates.join(", "), missing: reasons(missing) };
-        source.figures(there)
+        source.figure(&there)
     });
     figures.collect()
 }
@@ -62,7 +63,7 @@ pub(super) fn figures(records: &[&Record]) -> Vec<Figure> {
 /// The reasons of missing points, in short; the table of rows has the full text.
 fn reasons(missing: Vec<&Row>) -> String {
     let notes = missing.iter().filter_map(|row| row.note.as_deref());
-    distinct(notes.map(|note| note.split(':').next().unwrap_or(note))).join("; ")
+    distinct(notes.map(|note| note.split([':', '(']).next().unwrap_or(note).trim_end())).join("; ")
 }
 
 /// One quantity of a benchmark.
@@ -74,76 +75,33 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn figures(&self, rows: Vec<&Row>) -> Vec<Figure> {
-        let is_varied = |coordinate: &&Coordinate| values(coordinate, &rows).len() > 1;
+    fn figure(&self, rows: &[&Row]) -> Figure {
+        let is_varied = |coordinate: &&Coordinate| values(coordinate, rows).len() > 1;
         let mut varied: Vec<&Coordinate> = COORDINATES.iter().filter(is_varied).collect();
         // A single point becomes a bar.
         let x = if varied.is_empty() { &COORDINATES[COORDINATES.len() - 2] } else { varied.remove(0) };
-        self.divided(x, varied, rows, String::new())
-    }
-
-    /// One figure, or several with at most [`SERIES_MAX`] series each.
-    fn divided(
-        &self,
-        x: &Coordinate,
-        varied: Vec<&Coordinate>,
-        rows: Vec<&Row>,
-        title: String,
-    ) -> Vec<Figure> {
-        let names = distinct(rows.iter().map(|row| series(&varied, row)));
-        if names.len() <= SERIES_MAX {
-            return vec![self.figure(x, &varied, &rows, &title)];
-        }
-        if varied.len() == 1 {
-            let part = |(index, part): (usize, &[String])| {
-                let own: Vec<&Row> =
-                    rows.iter().copied().filter(|row| part.contains(&series(&varied, row))).collect();
-                self.figure(x, &varied, &own, &format!("{title}, part {}", index + 1))
-            };
-            return names.chunks(SERIES_MAX).enumerate().map(part).collect();
-        }
-        // The coordinate with the fewest values gives the fewest figures.
-        let fewest = (0..varied.len()).min_by_key(|&at| values(varied[at], &rows).len()).unwrap_or(0);
-        let mut others = varied;
-        let by = others.remove(fewest);
-        // Either all rows of a benchmark have a coordinate, or none.
-        let divide = |value: Option<String>| {
-            let own = rows.iter().copied().filter(|row| (by.of)(row) == value).collect();
-            let title = value.map_or(title.clone(), |value| format!("{title}, {}", value_label(by, &value)));
-            self.divided(x, others.clone(), own, title)
-        };
-        distinct(rows.iter().map(|row| (by.of)(row))).into_iter().flat_map(divide).collect()
-    }
-
-    fn figure(&self, x: &Coordinate, varied: &[&Coordinate], rows: &[&Row], title: &str) -> Figure {
         let Source { bench, what, dates, missing } = self;
         let (unit, factor) = match rows.first().map_or("", |row| row.unit.as_str()) {
             "bytes/s" => (" in GB/s", 1e-9),
             "" | "1" => ("", 1.0),
             unit => (&*format!(" in {unit}"), 1.0),
         };
-        let name = format!("bench {bench} {what}{title}").to_lowercase();
+        let name = format!("bench {bench} {what}").to_lowercase();
         let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
         let kind = if x.scale.is_some() { Kind::Lines } else { Kind::Bars };
         let name = words.collect::<Vec<_>>().join("-");
-        let mut figure = Figure::new(&name, kind, format!("{bench}: {what}{title}"));
+        let mut figure = Figure::new(&name, kind, format!("{bench}: {what}"));
         figure.x = Axis::new(x.name, x.scale.unwrap_or(Scale::Linear));
         figure.y = Axis::new(format!("{what}{unit}"), Scale::Linear);
-        for row in rows {
-            let (Some(place), Some(value)) = ((x.of)(row), row.value) else { continue };
-            let series = series(varied, row);
-            let point = Point::new(&series, row.how.unwrap_or(Provenance::Measured), &place, value * factor);
-            figure.points.push(match (row.min, row.max) {
-                (Some(low), Some(high)) if low < high => point.between(low * factor, high * factor),
-                _ => point,
-            });
-            let is_published = row.peer.as_ref().is_some_and(|peer| peer.starts_with("published"));
-            let published = row.peer_value.filter(|_| is_published).map(|value| value * factor);
-            figure
-                .points
-                .extend(published.map(|value| Point::new(&series, Provenance::Published, &place, value)));
+        for Panel { title, varied, rows } in panels(varied, rows.to_vec(), "") {
+            let points = rows.into_iter().flat_map(|row| points(row, x, &varied, factor));
+            figure.points.extend(points.map(|point| point.in_panel(&title)));
         }
-        figure.about = format!("`memferry bench {bench}`, {dates}.");
+        figure.about = format!("`memferry bench {bench}`, {dates}");
+        if let Some(benchmark) = benchmark(bench) {
+            figure.about += &format!(": {}", benchmark.about);
+        }
+        figure.about += ".";
         if !missing.is_empty() {
             figure.about += &format!(" Not there: {missing}.");
         }
@@ -151,11 +109,61 @@ impl Source<'_> {
     }
 }
 
+/// A part of a figure, with its rows and the coordinates of its series.
+struct Panel<'a> {
+    title: String,
+    varied: Vec<&'static Coordinate>,
+    rows: Vec<&'a Row>,
+}
+
+/// One panel, or several with at most [`SERIES_MAX`] series each.
+fn panels<'a>(varied: Vec<&'static Coordinate>, rows: Vec<&'a Row>, title: &str) -> Vec<Panel<'a>> {
+    let names = distinct(rows.iter().map(|row| series(&varied, row)));
+    if names.len() <= SERIES_MAX {
+        return vec![Panel { title: title.to_owned(), varied, rows }];
+    }
+    let titled = |more: String| if title.is_empty() { more } else { format!("{title}, {more}") };
+    if varied.len() == 1 {
+        let part = |(index, part): (usize, &[String])| {
+            let is_own = |row: &&Row| part.contains(&series(&varied, row));
+            let rows = rows.iter().copied().filter(is_own).collect();
+            Panel { title: titled(format!("part {}", index + 1)), varied: varied.clone(), rows }
+        };
+        return names.chunks(SERIES_MAX).enumerate().map(part).collect();
+    }
+    // The coordinate with the fewest values gives the fewest panels.
+    let fewest = (0..varied.len()).min_by_key(|&at| values(varied[at], &rows).len()).unwrap_or(0);
+    let mut others = varied;
+    let by = others.remove(fewest);
+    // Either all rows of a benchmark have a coordinate, or none.
+    let divide = |value: Option<String>| {
+        let own = rows.iter().copied().filter(|row| (by.of)(row) == value).collect();
+        let title = value.map_or(title.to_owned(), |value| titled(value_label(by, &value)));
+        panels(others.clone(), own, &title)
+    };
+    distinct(rows.iter().map(|row| (by.of)(row))).into_iter().flat_map(divide).collect()
+}
+
+/// The point of a row, and the published number beside it.
+fn points(row: &Row, x: &Coordinate, varied: &[&Coordinate], factor: f64) -> Vec<Point> {
+    let (Some(place), Some(value)) = ((x.of)(row), row.value) else { return Vec::new() };
+    let series = series(varied, row);
+    let point = Point::new(&series, row.how.unwrap_or(Provenance::Measured), &place, value * factor);
+    let point = match (row.min, row.max) {
+        (Some(low), Some(high)) if low < high => point.between(low * factor, high * factor),
+        _ => point,
+    };
+    let is_published = row.peer.as_ref().is_some_and(|peer| peer.starts_with("published"));
+    let published = row.peer_value.filter(|_| is_published).map(|value| value * factor);
+    let published = published.map(|value| Point::new(&series, Provenance::Published, &place, value));
+    [Some(point), published].into_iter().flatten().collect()
+}
+
 /// The name of the series of a row: its varied coordinates.
 fn series(varied: &[&Coordinate], row: &Row) -> String {
     let parts = varied.iter().filter_map(|it| Some(value_label(it, &(it.of)(row)?)));
     let name = parts.collect::<Vec<_>>().join(", ");
-    if name.is_empty() { "all".to_owned() } else { name }
+    if name.is_empty() { "plain".to_owned() } else { name }
 }
 
 fn value_label(coordinate: &Coordinate, value: &str) -> String {
@@ -163,6 +171,8 @@ fn value_label(coordinate: &Coordinate, value: &str) -> String {
         (_, Some(Scale::Bytes), Ok(bytes)) => crate::output::size(bytes as u64),
         ("batch", _, Ok(1.0)) => "no batch".to_owned(),
         (name @ ("source" | "target" | "batch"), ..) => format!("{name} {value}"),
+        ("entries", _, Ok(1.0)) => "1 entry".to_owned(),
+        (name, Some(_), Ok(1.0)) => format!("1 {}", name.trim_end_matches('s')),
         (name, Some(_), _) => format!("{value} {name}"),
         _ => value.to_owned(),
     }

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::figure::{Kind, Scale};
+use super::figure::{Kind, Point, Scale};
 use super::*;
 
 mod backends;
@@ -205,27 +205,20 @@ fn points_become_lines_over_a_varied_option() {
     let records = records::read(directory.path()).unwrap();
     assert_eq!(records.len(), 2);
     let figures = benchmarks::figures(&records);
-    // Eight series are too many; there are fewer batches than ways.
-    let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
-    assert_eq!(
-        names,
-        [
-            "bench-submit-throughput-no-batch",
-            "bench-submit-throughput-batch-8",
-            "bench-submit-throughput-batch-64"
-        ]
-    );
-    assert!(figures.iter().all(|it| it.kind == Kind::Lines && it.x.scale == Scale::Bytes), "{figures:?}");
-    let all: Vec<_> = figures.iter().flat_map(|figure| &figure.points).collect();
-    assert_eq!(all.len(), 3 * (1 + 3 + 3) + 1);
-    assert!(all.iter().any(|it| it.y == Some(16384.0 * 64.0 * 1e6 * 1e-9)), "in GB/s: {all:?}");
-    assert!(
-        figures[0].points.iter().any(|it| it.how == Provenance::Modelled) && figures[0].points.len() == 10
-    );
-    assert!(figures[0].about.contains("a core has no batches"), "{figures:?}");
-    for figure in &figures {
-        assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
-    }
+    let [figure] = &figures[..] else { panic!("{figures:?}") };
+    assert_eq!(figure.name, "bench-submit-throughput");
+    // Eight series are too many for a panel; there are fewer batches than ways.
+    let panels = draw::distinct(figure.points.iter().map(|point| point.panel.as_str()));
+    assert_eq!(panels, ["no batch", "batch 8", "batch 64"]);
+    assert!(figure.kind == Kind::Lines && figure.x.scale == Scale::Bytes, "{figure:?}");
+    assert_eq!(figure.points.len(), 3 * (1 + 3 + 3) + 1);
+    let has_most = figure.points.iter().any(|it| it.y == Some(16384.0 * 64.0 * 1e6 * 1e-9));
+    assert!(has_most, "in GB/s: {figure:?}");
+    let first: Vec<&Point> = figure.points.iter().filter(|point| point.panel == "no batch").collect();
+    assert!(first.len() == 10 && first.iter().any(|it| it.how == Provenance::Modelled), "{first:?}");
+    assert!(figure.about.contains("a core has no batches"), "{figure:?}");
+    assert!(figure.about.contains("Fürst 2024, figure 3.4"), "{figure:?}");
+    assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
 }
 
 #[test]
@@ -342,9 +335,12 @@ fn many_operations_are_divided() {
     let record: Record =
         serde_json::from_value(record("operations", "2026-01-01T00:00:00Z", json!(rows))).unwrap();
     let figures = benchmarks::figures(&[record]);
-    let titles: Vec<&str> = figures.iter().map(|figure| figure.title.as_str()).collect();
-    assert_eq!(titles, ["operations: throughput, part 1", "operations: throughput, part 2"]);
-    assert_eq!(figures.iter().map(|figure| figure.points.len()).collect::<Vec<_>>(), [12, 6]);
+    let [figure] = &figures[..] else { panic!("{} figures", figures.len()) };
+    assert_eq!(figure.title, "operations: throughput");
+    let count = |panel: &str| figure.points.iter().filter(|point| point.panel == panel).count();
+    assert_eq!((count("part 1"), count("part 2")), (12, 6));
+    let picture = draw::document(figure);
+    assert!(picture.contains(">part 1<") && picture.contains(">part 2<"), "titles of the panels: {picture}");
 }
 
 #[test]
@@ -400,7 +396,6 @@ fn errors_of_figures_name_the_line() {
         ("1024,2.5", "wide,2.5", "line 9: x is \"wide\""),
         ("1024,2.5", "0,2.5", "line 9: a logarithmic scale"),
         ("1024,2.5", ",", "line 9: it has no y"),
-        (",s,measured", "p,s,measured", "line 9: a figure of kind lines has no panels"),
         ("3,2,4", "3,4,2", "line 10: low and high must"),
         ("\"a, b\"", "\"a, b", "line 10: it has 2 fields"),
     ];
@@ -409,6 +404,8 @@ fn errors_of_figures_name_the_line() {
         let error = Figure::from_csv(&good.replacen(from, to, 1)).unwrap_err();
         assert!(error.contains(words), "{words:?} is not in: {error}");
     }
+    let rows = good.replacen("kind: lines", "kind: rows", 1).replacen(",s,measured", "p,s,measured", 1);
+    assert!(Figure::from_csv(&rows).unwrap_err().contains("line 9: a figure of kind rows has no panels"));
     let empty = good.split_inclusive('\n').take(8).collect::<String>();
     assert!(Figure::from_csv(&empty).unwrap_err().contains("no points"));
     assert!(Figure::from_csv("").is_err());

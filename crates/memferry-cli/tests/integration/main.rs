@@ -4,6 +4,7 @@ mod advise;
 mod bench_memory;
 mod bench_offload;
 mod bench_papers;
+mod bench_processes;
 mod bench_qdp;
 mod calibrate;
 mod cli;

@@ -69,14 +69,20 @@ pub fn worker_copy_s(
 const WARM_BYTES: f64 = (1 << 20) as f64;
 
 /// Copy rate of each of so many cores of a node: the more cores, the closer to its part of the rate of all. One has `alone`.
-fn copy_rate(hardware: &Hardware, node: usize, alone: f64, cores_count: usize) -> f64 {
+pub(super) fn copy_rate(hardware: &Hardware, node: usize, alone: f64, cores_count: usize) -> f64 {
     let all_count = hardware.memories[node].cpus_count as f64;
     let part = (hardware.cores_copy_rate / all_count).min(alone);
     let share = (cores_count as f64 - 1.0) / (all_count - 1.0).max(1.0);
     alone + share.min(1.0) * (part - alone)
 }
 
-fn cores(hardware: &Hardware, node: usize, count: usize, rate_of_each: f64) -> Result<Mover, ModelError> {
+/// So many cores of a node, each with at most this rate.
+pub(super) fn cores(
+    hardware: &Hardware,
+    node: usize,
+    count: usize,
+    rate_of_each: f64,
+) -> Result<Mover, ModelError> {
     if count == 0 || count > hardware.memories[node].cpus_count {
         let cpus_count = hardware.memories[node].cpus_count;
         let what = format!("{count} cores are to work on a node that has {cpus_count}");

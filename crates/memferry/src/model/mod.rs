@@ -6,7 +6,7 @@
 //!    fluid ──▶ traffic      streams over memories, links, CPUs and devices; max-min fair
 //!               │
 //!    offload   pipeline   clients       a copy; a query with columns brought near; closed-loop scans
-//!    cores                              copies and reads by cores
+//!    cores     copiers                  copies and reads by cores; copiers that work at the same time
 //!    side_cache                         memory behind a cache in hardware
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
@@ -46,6 +46,8 @@
 mod advise;
 #[cfg(feature = "internals")]
 pub(crate) mod clients;
+#[cfg(feature = "internals")]
+pub(crate) mod copiers;
 #[cfg(feature = "internals")]
 pub(crate) mod cores;
 mod error;

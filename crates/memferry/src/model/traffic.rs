@@ -145,12 +145,18 @@ impl<T: Copy> Traffic<T> {
         self.timers.push((self.now_s + delay_s, tag));
     }
 
-    /// Lets time pass until a stream ends or a timer goes off; `None` if there is neither.
-    pub(super) fn next(&mut self) -> Option<T> {
+    /// The rates of all streams now, in the order in which they began if none has ended.
+    pub(super) fn rates(&mut self) -> &[f64] {
         if self.is_stale {
             self.share();
             self.is_stale = false;
         }
+        &self.rates
+    }
+
+    /// Lets time pass until a stream ends or a timer goes off; `None` if there is neither.
+    pub(super) fn next(&mut self) -> Option<T> {
+        self.rates();
         let left_s =
             |(stream, rate): (&Stream<T>, &f64)| (stream.bytes_left - BYTES_LEFT_MIN).max(0.0) / rate;
         let stream = (self.streams.iter().zip(&self.rates).map(left_s).enumerate())

@@ -38,7 +38,7 @@ const fn bench(name: &'static str, needs: Needs, arguments: &'static [&'static s
     step(name, needs, Gives::Record, arguments)
 }
 
-pub(super) const STEPS: [Step; 26] = [
+pub(super) const STEPS: [Step; 27] = [
     step("topology", Needs::Nothing, Gives::Output, &["topology", "--json"]),
     step("doctor", Needs::Nothing, Gives::Output, &["doctor", "--json"]),
     step("calibrate", Needs::Nothing, Gives::Profile, &["calibrate", "--check"]),
@@ -62,6 +62,7 @@ pub(super) const STEPS: [Step; 26] = [
     bench("target", Needs::Device, &["bench", "target"]),
     bench("pollution", Needs::Nothing, &["bench", "pollution"]),
     bench("interference", Needs::Device, &["bench", "interference"]),
+    bench("processes", Needs::Nothing, &["bench", "processes"]),
     bench("priority", Needs::Device, &["bench", "priority"]),
     bench("atomics", Needs::Nothing, &["bench", "atomics"]),
     bench("cache", Needs::Nothing, &["bench", "cache"]),

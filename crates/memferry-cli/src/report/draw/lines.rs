@@ -18,7 +18,8 @@ const HEADROOM: f64 = 1.12;
 /// Width for half the label of the last tick.
 const RIGHT: i64 = 18;
 
-pub(super) fn draw(figure: &Figure) -> Block {
+/// The plot of a panel. All panels of a figure have the same horizontal axis.
+pub(super) fn draw(figure: &Figure, whole: &Figure) -> Block {
     // Room above a rule for its name and for those of vertical rules.
     let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * HEADROOM);
     let values = |point: &Point| values(point).chain(above(point));
@@ -28,9 +29,9 @@ pub(super) fn draw(figure: &Figure) -> Block {
     let right = WIDTH - RIGHT;
     let x_of = |point: &Point| point.x.parse::<f64>().ok();
     let ends = ((left + 6) as f64, (right - 6) as f64);
-    let x = Mapping::new(&figure.x, figure.points.iter().filter_map(x_of), true, ends);
+    let x = Mapping::new(&figure.x, whole.points.iter().filter_map(x_of), true, ends);
     // A few counts become the ticks.
-    let counts = distinct(figure.points.iter().filter_map(x_of));
+    let counts = distinct(whole.points.iter().filter_map(x_of));
     let ticks_below = match figure.x.scale {
         Scale::Log if counts.len() <= TICKS_MAX => x.ticks_at(&counts),
         _ => x.ticks(),

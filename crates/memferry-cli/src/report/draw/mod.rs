@@ -29,30 +29,82 @@ pub(super) fn document(figure: &Figure) -> String {
     canvas::document(&picture(figure), &figure.title, &figure.about)
 }
 
-/// The figure as a part of the page.
-pub(super) fn part(figure: &Figure) -> String {
-    canvas::part(&picture(figure), &figure.name, &figure.title, &figure.about)
+/// The figure as parts of the page: one, or one for each panel, which the page arranges.
+pub(super) fn parts(figure: &Figure) -> Vec<String> {
+    let panels = panels(figure);
+    if panels.len() == 1 {
+        return vec![canvas::part(&picture(figure), &figure.name, &figure.title, &figure.about)];
+    }
+    let part = |(number, panel): (usize, &Figure)| {
+        let mut body = Block::new("", WIDTH, 0);
+        body.append(plot(panel, figure), 0, 0);
+        body.append(key(panel), 0, 8);
+        let name = format!("{}-{number}", figure.name);
+        canvas::part(&on_paper(body), &name, &format!("{}: {}", figure.title, panel_name(panel)), "")
+    };
+    (1..).zip(&panels).map(part).collect()
 }
 
 fn picture(figure: &Figure) -> Block {
     let content = match figure.kind {
-        Kind::Lines => lines::draw(figure),
-        Kind::Bars => bars::draw(figure),
-        Kind::Rows => rows::draw(figure),
+        Kind::Lines | Kind::Bars | Kind::Rows => {
+            let mut all = Block::new("", WIDTH, 0);
+            for panel in &panels(figure) {
+                let gap = if all.height == 0 { 0 } else { 12 };
+                all.append(plot(panel, figure), 0, gap);
+            }
+            all
+        }
         Kind::HalfCircles => half_circles::draw(figure),
         Kind::HeatLess | Kind::HeatMore => heat::draw(figure),
     };
     let width = content.width.max(WIDTH);
     let mut body = Block::new("", width, 0);
     body.append(paragraphs(std::slice::from_ref(&figure.title), WIDTH, BODY, "ink strong"), 0, 0);
-    if matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) && series(figure).len() > 1 {
-        body.append(legend(figure), 0, 4);
-    }
     body.append(content, 0, 8);
     body.append(key(figure), 0, 8);
-    let mut paper = Block::new("paper", width + 2 * MARGIN, body.height + 2 * MARGIN);
+    on_paper(body)
+}
+
+fn on_paper(body: Block) -> Block {
+    let mut paper = Block::new("paper", body.width + 2 * MARGIN, body.height + 2 * MARGIN);
     paper.put(body, MARGIN, MARGIN);
     paper
+}
+
+/// The panels of a figure of plots, each as a figure; other figures draw their panels themselves.
+fn panels(figure: &Figure) -> Vec<Figure> {
+    if !matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) {
+        return vec![figure.clone()];
+    }
+    let panel = |name: &String| {
+        let points = figure.points.iter().filter(|point| point.panel == *name).cloned().collect();
+        Figure { points, ..figure.clone() }
+    };
+    distinct(figure.points.iter().map(|point| &point.panel)).into_iter().map(panel).collect()
+}
+
+fn panel_name(panel: &Figure) -> &str {
+    panel.points.first().map_or("", |point| &point.panel)
+}
+
+/// A panel with its name and its legend.
+fn plot(panel: &Figure, whole: &Figure) -> Block {
+    let mut all = Block::new("", WIDTH, 0);
+    let name = panel_name(panel);
+    if !name.is_empty() {
+        all.append(paragraphs(&[name.to_owned()], WIDTH, SMALL, "ink strong"), 0, 0);
+    }
+    if series(panel).len() > 1 {
+        all.append(legend(panel), 0, 4);
+    }
+    let plot = match panel.kind {
+        Kind::Lines => lines::draw(panel, whole),
+        Kind::Bars => bars::draw(panel),
+        _ => rows::draw(panel),
+    };
+    all.append(plot, 0, 8);
+    all
 }
 
 /// Whether a point is a rule, a line through the whole plot.

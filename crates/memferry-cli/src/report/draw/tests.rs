@@ -30,7 +30,7 @@ fn figures() -> Vec<Figure> {
                 let x = (1_u64 << index).to_string();
                 let mut point =
                     Point::new(series, hows[index % 4], x, value).between(value / 2.0, value * 3.0);
-                if matches!(kind, Kind::HalfCircles | Kind::HeatLess | Kind::HeatMore) {
+                if kind != Kind::Rows {
                     point = point.in_panel(format!("panel {}", index % 3));
                 }
                 figure.points.push(point);
