@@ -8,7 +8,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry_schedule::{Binding, Stealing};
 
 use crate::domains::{PlaceOnDomains, QueryDomains};
-use crate::files::ReadFiles;
+use crate::files::{PlanAgain, ReadFiles};
 use crate::options::{MemferryOptions, Prefetch, Setting};
 use crate::tiers::Tiers;
 
@@ -74,6 +74,7 @@ pub fn session(options: &SessionOptions) -> SessionContext {
         .with_default_features()
         .with_config(config)
         .with_runtime_env(Arc::clone(&runtime))
+        .with_query_planner(Arc::new(PlanAgain))
         .with_physical_optimizer_rule(Arc::new(ReadFiles::new(runtime, options.tiers.clone())));
     if let Some(domains) = &options.domains {
         state = state.with_physical_optimizer_rule(Arc::new(PlaceOnDomains::new(Arc::clone(domains))));

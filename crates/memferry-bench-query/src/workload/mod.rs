@@ -4,22 +4,24 @@
 //! length. Each session has the same sequence of queries in each way, and goes on where its last section ended. Every answer is
 //! compared with plain DataFusion's. The files are cold at the beginning.
 //!
+//! Before them is a part with cancelled queries, a table that changes and reads that fail (`disturbed`).
+//!
 //! *Speed* of a run is the median time of its query by plain DataFusion, over all sections, divided by its own time. So it does
 //! not depend on which queries a section has.
 
+mod disturbed;
 mod rows;
 mod sections;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use datafusion::arrow::array::RecordBatch;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry::topology::Machine;
 use memferry_bench::harness::Row;
 use memferry_query::load::Progress;
-use memferry_query::{SessionOptions, Tiers, files, session};
+use memferry_query::{SessionOptions, Tiers, session};
 use tokio::runtime::Runtime;
 
 use self::sections::{Expected, Way};
@@ -45,6 +47,12 @@ pub struct WorkloadBenchmark {
     pub sessions_count: usize,
     /// Time of each way, all of its sections together. 10 minutes by default.
     pub time: Duration,
+    /// Time of the part with cancelled queries, a table that changes and reads that fail; zero leaves it out. 2 minutes by
+    /// default.
+    pub disturbed_time: Duration,
+    /// In that part one of so many reads of the disk fails. 400 by default: at scale 1 a query that finds nothing in memory makes
+    /// up to some hundred.
+    pub fails_one_of: usize,
     /// Sections of each way for each fifth of its time. 2 by default.
     pub sections_per_fifth: usize,
     /// Budget of memferry; `None`: half of what all queries use if there is room.
@@ -72,6 +80,8 @@ impl WorkloadBenchmark {
             runtime: Runtime::new().map_err(QueryError::Threads)?,
             sessions_count: 8,
             time: Duration::from_secs(600),
+            disturbed_time: Duration::from_secs(120),
+            fails_one_of: 400,
             sections_per_fifth: 2,
             budget_bytes: None,
             seed: 1,
@@ -81,26 +91,32 @@ impl WorkloadBenchmark {
     /// All rows. `progress` counts sections.
     ///
     /// # Errors
-    /// [`QueryError::Invalid`]: an answer differs, the budget was exceeded, the working set does not fit the memory, or the time
-    /// is too short for each part of the run to have a query. Others as the queries.
+    /// [`QueryError::Invalid`]: an answer differs, the budget was exceeded, the working set does not fit the memory, the time is
+    /// too short for each part of the run to have a query; in the disturbed part: an error does not say what is wrong with which
+    /// file, memory stays in use, or the kernel does not say how much there is. Others as the queries.
     pub fn rows(&self, progress: &dyn Progress) -> Result<Vec<Row>, QueryError> {
         let queries: Vec<String> = tpch::QUERIES.map(|number| tpch::query(number, self.scale)).collect();
         let sections_count = FIFTHS * self.sections_per_fifth.max(1);
         let names = ["memferry", "memferry without keep_decoded", "DataFusion"];
-        progress.total((names.len() * sections_count) as u64);
-        let expected = Arc::new(Expected { answers: self.answers(&queries)?, queries });
+        let disturbed_count = if self.disturbed_time.is_zero() { 0 } else { FIFTHS };
+        progress.total((names.len() * sections_count + disturbed_count) as u64);
+        let expected = Arc::new(self.expected(&self.plain_session(&self.files)?, &queries)?);
         let working_set_bytes = match self.budget_bytes {
             Some(_) => None,
             None => Some(self.working_set_bytes(&expected)?),
         };
         let half = working_set_bytes.map(|bytes| bytes / 2);
         let budget_bytes = self.budget_bytes.or(half).unwrap_or_default();
+        let disturbed = match disturbed_count {
+            0 => Vec::new(),
+            _ => self.disturbed_rows(&expected, budget_bytes, progress)?,
+        };
         let mut ways = Vec::new();
         for (position, name) in names.into_iter().enumerate() {
             let tiers = if position == PLAIN { None } else { Some(self.tiers(budget_bytes)?) };
             let open = || match &tiers {
-                Some(tiers) => self.our_session(tiers, position == OURS),
-                None => self.plain_session(),
+                Some(tiers) => self.our_session(tiers, position == OURS, &self.files),
+                None => self.plain_session(&self.files),
             };
             let contexts = (0..self.sessions_count).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
             ways.push(Way::new(name, contexts, tiers, self.seed));
@@ -115,16 +131,18 @@ impl WorkloadBenchmark {
                 progress.advance(1);
             }
         }
-        self.summaries(&ways, budget_bytes, working_set_bytes)
+        let mut rows = self.summaries(&ways, budget_bytes, working_set_bytes)?;
+        rows.extend(disturbed);
+        Ok(rows)
     }
 
-    /// Plain DataFusion's answers.
-    fn answers(&self, queries: &[String]) -> Result<Vec<Vec<RecordBatch>>, QueryError> {
-        let plain = self.plain_session()?;
+    /// The answers in a session of plain DataFusion.
+    fn expected(&self, plain: &SessionContext, queries: &[String]) -> Result<Expected, QueryError> {
         let answer = |sql: &String| -> Result<_, QueryError> {
             Ok(self.runtime.block_on(async { plain.sql(sql).await?.collect().await })?)
         };
-        queries.iter().map(answer).collect()
+        let answers = queries.iter().map(answer).collect::<Result<_, _>>()?;
+        Ok(Expected { queries: queries.to_vec(), answers })
     }
 
     /// Bytes of stored and decoded columns that all queries need.
@@ -133,7 +151,7 @@ impl WorkloadBenchmark {
         let node = self.machine.node(near)?;
         let free_bytes = node.free_bytes.or(node.memory_bytes).unwrap_or_default();
         let tiers = self.tiers(free_bytes / 2)?;
-        let context = self.our_session(&tiers, true)?;
+        let context = self.our_session(&tiers, true, &self.files)?;
         for sql in &expected.queries {
             self.runtime.block_on(async { context.sql(sql).await?.collect().await })?;
         }
@@ -151,23 +169,32 @@ impl WorkloadBenchmark {
         Ok(Tiers::builder(Arc::clone(&self.machine)).budget_bytes(Some(budget_bytes)).build()?)
     }
 
-    fn our_session(&self, tiers: &Arc<Tiers>, keep_decoded: bool) -> Result<SessionContext, QueryError> {
+    fn our_session(
+        &self,
+        tiers: &Arc<Tiers>,
+        keep_decoded: bool,
+        files: &Path,
+    ) -> Result<SessionContext, QueryError> {
         let context = session(&SessionOptions { tiers: Some(Arc::clone(tiers)), ..self.options.clone() });
         self.runtime.block_on(async {
             context.sql(&format!("set memferry.keep_decoded = {keep_decoded}")).await?.collect().await?;
             for table in tpch_table_names() {
-                files::register(&context, table, &tpch_file(&self.files, table).to_string_lossy()).await?;
+                memferry_query::files::register(&context, table, &tpch_file(files, table).to_string_lossy())
+                    .await?;
             }
             Ok(context)
         })
     }
 
-    fn plain_session(&self) -> Result<SessionContext, QueryError> {
+    fn plain_session(&self, files: &Path) -> Result<SessionContext, QueryError> {
+        self.session_over(|table| tpch_file(files, table))
+    }
+
+    /// A session of plain DataFusion over the file of each table.
+    fn session_over(&self, file: impl Fn(&str) -> PathBuf) -> Result<SessionContext, QueryError> {
         let config = SessionConfig::new().with_target_partitions(self.options.partitions);
         let context = SessionContext::new_with_config(config);
-        register_plain(&self.runtime, &context, |table| {
-            tpch_file(&self.files, table).to_string_lossy().into_owned()
-        })?;
+        register_plain(&self.runtime, &context, |table| file(table).to_string_lossy().into_owned())?;
         Ok(context)
     }
 }

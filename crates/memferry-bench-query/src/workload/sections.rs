@@ -42,21 +42,21 @@ pub(super) struct Way {
 
 /// The sequence of a session: all queries in random order, then again in another one.
 #[derive(Clone)]
-struct Order {
+pub(super) struct Order {
     random: Random,
     left: Vec<usize>,
     taken: usize,
 }
 
 impl Order {
-    fn new(seed: u64, session: usize) -> Order {
+    pub(super) fn new(seed: u64, session: usize) -> Order {
         let mut seeds = Random(seed);
         let random = (0..=session).map(|_| Random(seeds.next_u64())).last();
         Order { random: random.unwrap_or(seeds), left: Vec::new(), taken: 0 }
     }
 
     /// The next query of `count`, and its position in the sequence.
-    fn next(&mut self, count: usize) -> (usize, usize) {
+    pub(super) fn next(&mut self, count: usize) -> (usize, usize) {
         if self.left.is_empty() {
             self.left = (0..count).collect();
         }

@@ -28,6 +28,10 @@ pub(crate) struct Arguments {
     /// Time of each of the three ways [default: 600; 2 with --quick].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX))]
     seconds: Option<u32>,
+    /// Time of a part before, in which queries are cancelled, a table changes and reads fail; 0: none [default: 120; 2 with
+    /// --quick].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=SECONDS_MAX))]
+    disturbed_seconds: Option<u32>,
     /// Sessions that run queries at the same time.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     sessions: u16,
@@ -48,9 +52,11 @@ pub(crate) struct Arguments {
 const SECONDS_MAX: i64 = 7 * 24 * 3600;
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
-    let (default_scale, default_seconds) = if arguments.quick { (0.01, 2) } else { (1.0, 600) };
+    let (default_scale, default_seconds, default_disturbed) =
+        if arguments.quick { (0.01, 2, 2) } else { (1.0, 600, 120) };
     let scale = arguments.scale.unwrap_or(default_scale);
     let seconds = arguments.seconds.unwrap_or(default_seconds);
+    let disturbed_seconds = arguments.disturbed_seconds.unwrap_or(default_disturbed);
     let directory = arguments.keep.directory(arguments.quick)?;
     let machine = Arc::new(topology::open_calibrated(None, None)?);
     let session = session_options(None);
@@ -58,6 +64,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "quick": arguments.quick,
         "scale": scale,
         "seconds": seconds,
+        "disturbed_seconds": disturbed_seconds,
         "sessions": arguments.sessions,
         "budget_bytes": arguments.budget,
         "partitions": session.partitions,
@@ -69,6 +76,11 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let mut bench = WorkloadBenchmark::new(machine, tpch, scale, session).map_err(query_error)?;
     bench.seed = arguments.seed;
     bench.time = Duration::from_secs(u64::from(seconds));
+    bench.disturbed_time = Duration::from_secs(u64::from(disturbed_seconds));
+    if arguments.quick {
+        // A query over little data makes a few reads.
+        bench.fails_one_of = 25;
+    }
     bench.sessions_count = usize::from(arguments.sessions);
     bench.sections_per_fifth = if arguments.quick { 1 } else { 2 };
     bench.budget_bytes = arguments.budget;

@@ -5,6 +5,7 @@ use super::memory;
 use super::records::{Record, Row};
 use super::sweeps;
 use super::times;
+use super::workload;
 use memferry_bench::harness::Provenance;
 
 /// The figures of all records. Some benchmarks have tables only.
@@ -21,6 +22,7 @@ pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
             "calibrate" => check(first),
             "qdp" => times::query(records),
             "memory" => memory::figures(first),
+            "workload" => workload::figures(first),
             "atomics" => vec![times::sharing(records)],
             _ => sweeps::figures(&records.iter().collect::<Vec<_>>()),
         }

@@ -24,6 +24,7 @@ mod records;
 mod sweeps;
 mod telemetry;
 mod times;
+mod workload;
 
 use std::fs;
 use std::io::{self, Write};

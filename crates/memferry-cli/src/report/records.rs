@@ -82,6 +82,11 @@ impl Record {
         self.options["on"].as_str()
     }
 
+    /// An option that is a number.
+    pub(super) fn number(&self, option: &str) -> Option<f64> {
+        self.options[option].as_f64()
+    }
+
     /// The options of the papers' query; only times of equal queries are compared.
     pub(super) fn query(&self) -> [&Value; QUERY.len()] {
         QUERY.map(|option| &self.options[option])

@@ -142,6 +142,40 @@ fn counts_of_monitors_are_a_table() {
     assert!(!read(json!([row("a", serde_json::Value::Null)])).contains("counted meanwhile"));
 }
 
+#[test]
+fn a_workload_is_drawn_over_time() {
+    let row =
+        |name: &str, value: f64| json!({ "name": name, "value": value, "unit": "ratio", "how": "measured" });
+    let mut rows = vec![row("workload_warming", 1.6), row("workload_decoded_share_02", 0.5)];
+    for (section, speed) in [(1, 1.5), (2, 2.5)] {
+        let mut speed = row(&format!("workload_speed_{section:02}"), speed);
+        speed["peer"] = json!("DataFusion");
+        speed["peer_value"] = json!(1.0);
+        rows.push(speed);
+    }
+    let mut text = record("workload", "2026-01-01T00:00:00Z", json!(rows));
+    text["options"] = json!({ "seconds": 60, "sessions": 8, "scale": 1.0 });
+    let figures = benchmarks::figures(&[serde_json::from_value(text).unwrap()]);
+    let points = |name: &str| {
+        let figure = figures.iter().find(|figure| figure.name == name).unwrap();
+        assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
+        let point = |point: &super::figure::Point| (point.series.clone(), point.x.clone(), point.y.unwrap());
+        figure.points.iter().map(point).collect::<Vec<_>>()
+    };
+    let point = |series: &str, x: &str, y: f64| (series.to_owned(), x.to_owned(), y);
+    assert_eq!(
+        points("workload-speed"),
+        [
+            point("memferry", "15", 1.5),
+            point("DataFusion", "15", 1.0),
+            point("memferry", "45", 2.5),
+            point("DataFusion", "45", 1.0)
+        ]
+    );
+    assert_eq!(points("workload-shares"), [point("decoded", "45", 50.0)]);
+    assert!(figures[0].about.contains("by 8 sessions"), "{}", figures[0].about);
+}
+
 /// Rows as the papers' benchmarks write them.
 fn point(way: &str, size: u64, batch: u64, value: Option<f64>) -> serde_json::Value {
     json!({ "name": format!("submit_{way}_{size}_batch{batch}"), "value": value, "unit": "bytes/s", "how": "emulated",

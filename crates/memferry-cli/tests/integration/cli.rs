@@ -669,8 +669,19 @@ fn bench_workload_compares_and_counts() {
         assert!(value(&format!("workload_speed_{section:02}")) > 0.0, "{record}");
         assert!(value(&format!("workload_decoded_share_{section:02}")) <= 1.0, "{record}");
     }
-    let budget = [&bench[..], &["--budget", "1MiB"]].concat();
+    // The disturbed part: each kind of disturbance has met queries, and the kernel has counted memory of the budget.
+    for name in ["answered", "cancelled", "changed", "read_failed", "failed_reads", "short_reads"] {
+        assert!(value(&format!("workload_disturbed_{name}")) >= 1.0, "{name}: {record}");
+    }
+    let kernel_bytes = value("workload_disturbed_kernel_bytes");
+    assert!(kernel_bytes > 0.0 && kernel_bytes <= budget_bytes, "{record}");
+    assert!(row("workload_disturbed_rss_bytes")["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    let left: Vec<_> = std::fs::read_dir(files).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["sf0.01"], "the linked files are gone");
+
+    let budget = [&bench[..], &["--budget", "1MiB", "--disturbed-seconds", "0"]].concat();
     let record = prints_json(&budget);
+    assert!(!record.to_string().contains("disturbed_answered"), "{record}");
     let peak = record["rows"].as_array().unwrap().iter().find(|row| row["name"] == "workload_peak_bytes");
     assert_eq!(peak.unwrap()["peer_value"].as_f64(), Some(1_048_576.0), "{record}");
     fails(&["bench", "workload", "--seconds", "0"], USAGE, &["1..=604800"]);

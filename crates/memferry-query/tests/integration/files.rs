@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray};
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Int64Type};
+use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::util::pretty::pretty_format_batches;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::DataFusionError;
+use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
@@ -22,6 +25,7 @@ use memferry_query::load::{self, LoadingTable};
 use memferry_query::{Layout, LoadError, SessionOptions, TableData, Tiers, session};
 use object_store::{ObjectStoreExt, PutPayload};
 use parquet::arrow::ArrowWriter;
+use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use tokio::task::JoinHandle;
@@ -706,6 +710,58 @@ async fn queries_use_what_is_loaded_on_domains() {
         drop(release);
         load.await.unwrap().unwrap();
         assert_eq!(run(&context, scan).await.unwrap().0, expected, "{binding} '{confined}'");
+    }
+}
+
+/// A table whose file is replaced by other content in the middle of planning, a number of times.
+#[derive(Debug)]
+struct ReplacedWhilePlanned {
+    table: Arc<dyn TableProvider>,
+    left: AtomicU64,
+}
+
+#[async_trait::async_trait]
+impl TableProvider for ReplacedWhilePlanned {
+    fn schema(&self) -> SchemaRef {
+        self.table.schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        self.table.table_type()
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> datafusion::common::Result<Arc<dyn ExecutionPlan>> {
+        let is_replaced =
+            self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        if is_replaced {
+            let error = ParquetError::General("Invalid Parquet file. Corrupt footer".to_owned());
+            return Err(DataFusionError::ParquetError(Box::new(error)));
+        }
+        self.table.scan(state, projection, filters, limit).await
+    }
+}
+
+/// Regression: a query failed with "Invalid Parquet file. Corrupt footer" or "Requested range was invalid" if a file was
+/// replaced after planning had listed it and before it had read the footer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_replaced_while_it_is_planned_is_planned_again() {
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+    for (times, is_answered) in [(1, true), (2, true), (3, false)] {
+        let context = context(path.to_str().unwrap(), &[]).await;
+        let table = context.deregister_table("t").unwrap().unwrap();
+        let replaced = ReplacedWhilePlanned { table, left: AtomicU64::new(times) };
+        context.register_table("t", Arc::new(replaced)).unwrap();
+        let answer = run(&context, "select count(*), sum(id) from t").await;
+        assert_eq!(answer.is_ok(), is_answered, "replaced {times} times: {answer:?}");
+        if let Ok((answer, _)) = answer {
+            assert!(answer.contains("| 20000    | 199990000 |"), "{answer}");
+        }
     }
 }
 

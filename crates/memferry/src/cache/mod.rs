@@ -364,6 +364,15 @@ impl Cache {
         self.shared.counters.snapshot(self.shared.nodes.iter().map(CacheNode::usage).collect())
     }
 
+    /// Bytes of the budgets of all nodes that have a page, as the kernel counts them.
+    ///
+    /// # Errors
+    /// [`MemoryError::Refused`](crate::memory::MemoryError::Refused) before Linux 6.7.
+    #[cfg(feature = "internals")]
+    pub fn resident_bytes(&self) -> Result<usize, crate::memory::MemoryError> {
+        self.shared.nodes.iter().map(|near| near.pool.resident_bytes()).sum()
+    }
+
     /// The mover's machine.
     pub fn machine(&self) -> &Arc<Machine> {
         &self.shared.machine

@@ -199,6 +199,7 @@ impl MemoryError {
             SUPPLIER => "request less, or supply more memory",
             "madvise" => "request less, or free some memory",
             "mbind" => "the node must be online and allowed: see Mems_allowed_list in /proc/self/status",
+            "PAGEMAP_SCAN" => "it needs Linux 6.7",
             _ => {
                 "the node must be allowed (Mems_allowed_list in /proc/self/status), and the container must \
                  allow the call"

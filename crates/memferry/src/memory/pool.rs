@@ -29,6 +29,8 @@ use memferry_dsa::internals::fork::PerProcess;
 use self::ledger::{Backing, Ledger};
 use super::binding::allowed_now;
 use super::error::SUPPLIER;
+#[cfg(feature = "internals")]
+use super::pagemap;
 use super::reservation::Reservation;
 use super::syscall::page_bytes;
 use super::{Binding, HugePages, MemoryError};
@@ -280,6 +282,22 @@ impl Pool {
     /// Committed memory.
     pub fn mapped_bytes(&self) -> usize {
         self.stats().mapped_bytes
+    }
+
+    /// Bytes of its addresses that have a page, in memory or in swap, as the kernel counts them.
+    ///
+    /// # Errors
+    /// [`MemoryError::Refused`] before Linux 6.7.
+    ///
+    /// Source: `PAGEMAP_SCAN` in Linux `Documentation/admin-guide/mm/pagemap.rst`.
+    #[cfg(feature = "internals")]
+    pub fn resident_bytes(&self) -> Result<usize, MemoryError> {
+        let Some(ledger) = self.shared.ledger.get() else { return Ok(0) };
+        let start = ledger.backing().start().as_ptr().addr();
+        let runs = pagemap::scan(start..start + self.budget_bytes());
+        let runs =
+            runs.map_err(|source| MemoryError::refused("PAGEMAP_SCAN", self.budget_bytes(), source))?;
+        Ok(runs.iter().map(|run| run.addresses.len()).sum())
     }
 
     /// A consistent snapshot of the statistics.

@@ -465,6 +465,27 @@ fn blocks_count_in_whole_pages() {
 }
 
 #[test]
+fn the_kernel_counts_the_pages_of_a_pool() {
+    let pool = a_pool(8 * MIB);
+    pool.keep_idle(0);
+    match pool.resident_bytes() {
+        Err(error @ MemoryError::Refused { .. }) => {
+            return skip(Needs::Kernel("PAGEMAP_SCAN"), error);
+        }
+        resident => assert_eq!(resident.unwrap(), 0),
+    }
+    let mut block = pool.allocate(3 * MIB).unwrap();
+    block.as_mut_slice().fill(1);
+    let other = pool.allocate(3 * MIB).unwrap();
+    // Chunks are committed as a whole.
+    assert_eq!((pool.resident_bytes().unwrap(), pool.mapped_bytes()), (6 * MIB, 6 * MIB));
+    drop(block);
+    assert!((3 * MIB..=4 * MIB).contains(&pool.resident_bytes().unwrap()));
+    drop(other);
+    assert_eq!(pool.resident_bytes().unwrap(), 0);
+}
+
+#[test]
 fn blocks_are_populated_before_they_are_handed_out() {
     let machine = this_machine();
     let node = a_node(&machine);
