@@ -176,7 +176,7 @@ fn the_papers_query_gains_from_copies_of_a_column_on_another_node() {
         for way in ["auto", "local"] {
             let name = format!("tpch_domains_{query}_{way}");
             let row = record["rows"].as_array().unwrap().iter().find(|row| row["name"] == *name).unwrap();
-            assert!(row["ratio"].as_f64().unwrap() >= 1.0 && row["how"] == "modelled", "{row}");
+            assert!(row["ratio"].as_f64().unwrap() > 1.0 - 1e-6 && row["how"] == "modelled", "{row}");
         }
     }
     let notes = record["options"]["notes"].as_array().unwrap();
