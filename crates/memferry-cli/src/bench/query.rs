@@ -112,11 +112,10 @@ fn model(profile: &str, keep: &Keep, out: &mut dyn Write) -> Result<()> {
     record.rows = papers_two_nodes(&machine).map_err(query_error)?;
     let (rows, reasons) = tpch_on_domains(&machine).map_err(query_error)?;
     record.rows.extend(rows);
-    if keep.json {
-        record.options["notes"] = json!(reasons);
-    } else {
+    if !keep.json {
         reasons.iter().try_for_each(|reason| writeln!(out, "{reason}"))?;
     }
+    record.options["notes"] = json!(reasons);
     keep.finish(&record, directory, out)
 }
 
