@@ -190,3 +190,41 @@ impl Key {
         Self { group, name: field.name().clone(), data_type: field.data_type().clone() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::Int64Array;
+    use datafusion::arrow::datatypes::Field;
+    use memferry::mover::Mover;
+    use memferry::topology::Machine;
+
+    use super::*;
+
+    #[test]
+    fn columns_are_kept_at_the_second_use_and_evicted_ones_begin_again() {
+        const BUDGET_BYTES: usize = 1 << 20;
+        let machine = Arc::new(Machine::discover().unwrap());
+        let node = machine.nodes()[0].id;
+        let mover = Mover::builder(machine).build().unwrap();
+        let cache = Cache::builder(mover).budget(node, BUDGET_BYTES).build().unwrap();
+        let columns = DecodedColumns::new(&cache, node, BUDGET_BYTES as u64, &Arc::default());
+        let fields = ["a", "b"].map(|name| Arc::new(Field::new(name, DataType::Int64, false)));
+        let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+        let find = |fields: &[FieldRef]| {
+            let found = columns.find(0, fields);
+            (found.missing(), found.wanted, found.evicted_count)
+        };
+        assert_eq!(find(&fields[..1]), (vec![0], vec![], 0), "the first use");
+        assert_eq!(find(&fields), (vec![0, 1], vec![0], 0), "the second use of a, the first of b");
+        let how = columns.admit(8000).expect("there is room");
+        let keep = || columns.keep(0, &fields[0], std::slice::from_ref(&values), how).unwrap();
+        assert_eq!(keep(), 8000);
+        assert_eq!(keep(), 0, "it is kept already");
+        assert_eq!(find(&fields), (vec![1], vec![1], 0));
+        cache.clear();
+        assert_eq!(find(&fields[..1]), (vec![0], vec![], 1), "it must earn its place again");
+        assert_eq!(find(&fields[..1]), (vec![0], vec![0], 0));
+        // Another row group has uses of its own.
+        assert_eq!(columns.find(1, &fields).wanted, Vec::<usize>::new());
+    }
+}
