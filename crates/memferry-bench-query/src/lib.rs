@@ -25,7 +25,7 @@ pub use answers::{Difference, answers_equal};
 pub use benchmark::{Answers, QueryBenchmark};
 pub use cold::{ColdBenchmark, ComparedQuery, RunSummary, Temperature, WIDE_ROWS, wide_files};
 pub use dsa::{Dsa, QueryTiers};
-pub use modelled::papers_two_nodes;
+pub use modelled::{papers_two_nodes, tpch_on_domains};
 pub use paper_table::{paper_query, paper_table};
 pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};
 pub use tpch_files::{tpch_file, tpch_files, tpch_table_names};

@@ -45,6 +45,7 @@ const EQUAL: &[(&str, &[&str])] = &[
     ("pollution", &["alone"]),
     ("processes", &["alone"]),
     ("query", &["datafusion"]),
+    ("query-model", &["the same placement without copies", "threads on no domain"]),
     ("workload", &["DataFusion", "the first fifth"]),
 ];
 

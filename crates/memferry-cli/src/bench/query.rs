@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use memferry_bench::harness::{Provenance, Record, Row};
-use memferry_bench_query::{QueryBenchmark, papers_two_nodes};
+use memferry_bench_query::{QueryBenchmark, papers_two_nodes, tpch_on_domains};
 use memferry_query::load::Progress;
 use serde_json::json;
 
@@ -35,8 +35,8 @@ pub(crate) struct Arguments {
     /// machine [env: MEMFERRY_CALIBRATION].
     #[arg(long, value_name = "FILE")]
     calibration: Option<String>,
-    /// Instead of measuring, models the papers' query with its columns on two nodes of this machine: the name of a profile
-    /// (see `memferry topology`), or a JSON file.
+    /// Instead of measuring, models the papers' query with its columns on two nodes of this machine, and TPC-H queries over all of
+    /// its domains: the name of a profile (see `memferry topology`), or a JSON file.
     #[arg(long, value_name = "PROFILE", conflicts_with_all = ["scale", "pairs", "seed", "calibration", "quick"])]
     machine: Option<String>,
     #[command(flatten)]
@@ -110,6 +110,12 @@ fn model(profile: &str, keep: &Keep, out: &mut dyn Write) -> Result<()> {
     // A record of its own, so that it does not replace a measured one.
     let mut record: Record = start_record("query-model", machine.as_ref().clone(), 0, options);
     record.rows = papers_two_nodes(&machine).map_err(query_error)?;
+    let (rows, reasons) = tpch_on_domains(&machine).map_err(query_error)?;
+    record.rows.extend(rows);
+    if !keep.json {
+        reasons.iter().try_for_each(|reason| writeln!(out, "{reason}"))?;
+    }
+    record.options["notes"] = json!(reasons);
     keep.finish(&record, directory, out)
 }
 

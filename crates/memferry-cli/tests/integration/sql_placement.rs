@@ -171,6 +171,16 @@ fn the_papers_query_gains_from_copies_of_a_column_on_another_node() {
         let row = rows.iter().find(|row| row["name"] == name).unwrap();
         assert!(row["ratio"].as_f64().unwrap() >= 1.10 && row["how"] == "modelled", "{row}");
     }
+    // The goals of these are 1: copies and domains never lose.
+    for query in ["q01", "q06", "q12", "q14", "q19"] {
+        for way in ["auto", "local"] {
+            let name = format!("tpch_domains_{query}_{way}");
+            let row = record["rows"].as_array().unwrap().iter().find(|row| row["name"] == *name).unwrap();
+            assert!(row["ratio"].as_f64().unwrap() > 1.0 - 1e-6 && row["how"] == "modelled", "{row}");
+        }
+    }
+    let notes = record["options"]["notes"].as_array().unwrap();
+    assert_eq!(notes.len(), 5 * 8, "a decision of each domain: {notes:?}");
     let other = memferry(&[&bench[..], &["made-up-two-tiers"]].concat()).output().unwrap();
     says(&other, FAILURE, &["node"]);
     let both = memferry(&[&bench[..], &["spr-56c", "--scale", "1"]].concat()).output().unwrap();
