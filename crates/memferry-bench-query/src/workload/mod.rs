@@ -31,9 +31,8 @@ use crate::{QueryError, tpch, tpch_file, tpch_table_names};
 /// Fifths of the run are compared, so sections come in multiples of this.
 const FIFTHS: usize = 5;
 
-/// Runs of all queries before the working set is known. A column is kept at its second use, and at its eighth at the latest.
-const PASSES_MIN: usize = 2;
-const PASSES_MAX: usize = 8;
+/// Runs of all queries before the working set is known: a column is kept at its eighth use at the latest.
+const PASSES_COUNT: usize = 8;
 
 /// Ways by position.
 const OURS: usize = 0;
@@ -149,21 +148,17 @@ impl WorkloadBenchmark {
         Ok(Expected { queries: queries.to_vec(), answers })
     }
 
-    /// Bytes of stored and decoded columns that all queries need: they run until nothing more is kept.
+    /// Bytes of stored and decoded columns that all queries need.
     fn working_set_bytes(&self, expected: &Expected) -> Result<u64, QueryError> {
         let near = Tiers::builder(Arc::clone(&self.machine)).build()?.near();
         let node = self.machine.node(near)?;
         let free_bytes = node.free_bytes.or(node.memory_bytes).unwrap_or_default();
         let tiers = self.tiers(free_bytes / 2)?;
         let context = self.our_session(&tiers, true, &self.files)?;
-        let used_bytes = || tiers.cache().stats().nodes.iter().map(|usage| usage.used_bytes).sum::<usize>();
-        let (mut passes_count, mut before_bytes) = (0, 0);
-        while passes_count < PASSES_MIN || (used_bytes() > before_bytes && passes_count < PASSES_MAX) {
-            before_bytes = used_bytes();
+        for _ in 0..PASSES_COUNT {
             for sql in &expected.queries {
                 self.runtime.block_on(async { context.sql(sql).await?.collect().await })?;
             }
-            passes_count += 1;
         }
         let stats = tiers.cache().stats();
         if stats.evictions > 0 || stats.no_room > 0 {
@@ -172,7 +167,7 @@ impl WorkloadBenchmark {
                  or give --budget"
             )));
         }
-        Ok(used_bytes() as u64)
+        Ok(stats.nodes.iter().map(|usage| usage.used_bytes as u64).sum())
     }
 
     fn tiers(&self, budget_bytes: u64) -> Result<Arc<Tiers>, QueryError> {
