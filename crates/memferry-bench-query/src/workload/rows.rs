@@ -39,6 +39,7 @@ impl WorkloadBenchmark {
                 median(&early),
                 median(&late) / median(&early),
             ),
+            measured("workload_warming_by_query", "ratio", &warming_by_query(ours, last.clone())),
             self.against(ours, &ways[PLAIN], "workload_vs_datafusion")?,
             self.against(ours, &ways[STORED], "workload_vs_stored")?,
         ];
@@ -102,6 +103,17 @@ impl WorkloadBenchmark {
         }
         Ok(Row::over_queries(name, peer.name, &pairs, self.seed))
     }
+}
+
+/// Of each query that `sections` have: the time of its first run by the median of its times there.
+fn warming_by_query(way: &Way, sections: std::ops::Range<usize>) -> Vec<f64> {
+    let ratio = |query| {
+        let runs = || way.runs.iter().filter(move |run| run.query == query);
+        let first = runs().min_by_key(|run| run.started)?;
+        let late: Vec<f64> = runs().filter(|run| sections.contains(&run.section)).map(|run| run.ms).collect();
+        (!late.is_empty()).then(|| first.ms / median(&late))
+    };
+    (0..tpch::QUERIES.count()).filter_map(ratio).collect()
 }
 
 /// The median time of each query.

@@ -26,6 +26,7 @@ pub(super) struct Run {
     /// Session, and position in its sequence: the same query in each way.
     pub(super) place: (usize, usize),
     pub(super) query: usize,
+    pub(super) started: Instant,
     pub(super) ms: f64,
     pub(super) report: FileReport,
     /// Resident memory of the process afterwards.
@@ -143,7 +144,7 @@ async fn run(
         ))
     })?;
     let report = FileReport::of(plan.as_ref());
-    Ok(Run { section: 0, place: (0, 0), query, ms, report, rss_bytes: status_bytes("VmRSS")? })
+    Ok(Run { section: 0, place: (0, 0), query, started, ms, report, rss_bytes: status_bytes("VmRSS")? })
 }
 
 #[cfg(test)]

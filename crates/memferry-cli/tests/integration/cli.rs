@@ -663,6 +663,7 @@ fn bench_workload_compares_and_counts() {
     let budget_bytes = row("workload_peak_bytes")["peer_value"].as_f64().unwrap();
     assert!(value("workload_peak_bytes") <= budget_bytes, "{record}");
     assert_eq!(budget_bytes, (value("workload_working_set_bytes") / 2.0).floor(), "{record}");
+    assert!(value("workload_warming_by_query") > 0.0, "{record}");
     // Each session runs a query in each of the five sections.
     assert!(value("workload_queries") >= 15.0, "{record}");
     for section in 1..=5 {

@@ -215,7 +215,7 @@ impl Draft {
 
     /// Writes its buffers to their places.
     ///
-    /// Shapes: `shape` is that of this draft, and `memory` is zeroed where it is.
+    /// Shapes: `shape` is that of this draft; what is in `memory` before does not matter.
     pub(super) fn write(&self, shape: &Shape, memory: &mut [u8]) {
         let own = self.nulls.iter().zip(&shape.nulls).chain(self.buffers.iter().zip(&shape.buffers));
         own.for_each(|(source, range)| source.write(&mut memory[range.clone()]));

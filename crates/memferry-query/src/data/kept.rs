@@ -57,11 +57,7 @@ impl KeptArray {
         if size_bytes == 0 {
             return Ok(KeptArray { shape, entry: None, node, size_bytes });
         }
-        let write = |memory: &mut [u8]| {
-            // The block may have the bytes of an earlier entry.
-            memory.fill(0);
-            draft.write(&shape, memory);
-        };
+        let write = |memory: &mut [u8]| draft.write(&shape, memory);
         match cache.keep(made, size_bytes, how, write) {
             Ok(Some(entry)) => {
                 Ok(KeptArray { shape, entry: Some((Arc::clone(made), entry.range())), node, size_bytes })

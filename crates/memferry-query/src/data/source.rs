@@ -38,12 +38,16 @@ impl Source {
 
     /// Writes the joined pieces.
     ///
-    /// Shapes: `target` is [`size_bytes`](Source::size_bytes) long and zeroed.
+    /// Shapes: `target` is [`size_bytes`](Source::size_bytes) long; its content does not matter.
     pub(super) fn write(&self, target: &mut [u8]) {
         assert_eq!(target.len(), self.size_bytes(), "a buffer is as long as its content");
         match self {
             Source::Bytes(pieces) => write_all(target, pieces.iter().map(Buffer::as_slice)),
-            Source::Bits(pieces) => write_bits(target, pieces),
+            Source::Bits(pieces) => {
+                // Bits are set one by one.
+                target.fill(0);
+                write_bits(target, pieces);
+            }
             Source::Offsets32(pieces) => write_offsets(target, pieces),
             Source::Offsets64(pieces) => write_offsets(target, pieces),
             Source::Views(pieces) => write_views(target, pieces),
@@ -131,7 +135,9 @@ fn offsets_size_bytes<O: OffsetSizeTrait>(pieces: &[OffsetBuffer<O>]) -> usize {
 }
 
 fn write_offsets<O: OffsetSizeTrait>(target: &mut [u8], pieces: &[OffsetBuffer<O>]) {
-    let mut targets = target.chunks_exact_mut(size_of::<O>()).skip(1);
+    let (first, others) = target.split_at_mut(size_of::<O>());
+    first.fill(0);
+    let mut targets = others.chunks_exact_mut(size_of::<O>());
     let mut end = 0;
     for piece in pieces {
         let first = piece[0].as_usize();

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, DictionaryArray, Int8Array, Int64Array, RecordBatch, StringArray,
+    Array, ArrayRef, AsArray, BooleanArray, DictionaryArray, Int8Array, Int64Array, RecordBatch, StringArray,
     StringViewArray, UInt64Array,
 };
 use arrow::compute::{cast, concat_batches, take};
 use arrow::datatypes::DataType;
+use memferry::cache::{Cache, Keep};
+use memferry::mover::Mover;
 use memferry::topology::Machine;
 
-use super::{Layout, PartitionWriter, RowGroup, TableData, TableError};
+use super::{KeptArray, Layout, PartitionWriter, RowGroup, TableData, TableError};
 
 fn groups_of(batches: &[RecordBatch], offset_max: usize) -> Result<Vec<RowGroup>, TableError> {
     let machine = Arc::new(Machine::discover().unwrap());
@@ -44,6 +46,37 @@ fn strings_beyond_32_bit_offsets_make_smaller_groups() {
     // 64-bit offsets have no such limit.
     let batch = RecordBatch::try_from_iter([("text", cast(&text, &DataType::LargeUtf8).unwrap())]).unwrap();
     assert_eq!(rows_of(&groups_of(&[batch], 100).unwrap()), [4096, 904]);
+}
+
+/// Blocks have the bytes of earlier entries.
+#[test]
+fn columns_are_kept_in_memory_that_was_used_before() {
+    const BUDGET_BYTES: usize = 1 << 20;
+    let machine = Arc::new(Machine::discover().unwrap());
+    let node = machine.nodes()[0].id;
+    let mover = Mover::builder(machine).build().unwrap();
+    let cache = Cache::builder(mover).budget(node, BUDGET_BYTES).build().unwrap();
+    let how = Keep { node, rounds: 1, evicts: false };
+    let text = |row: usize| (!row.is_multiple_of(3)).then(|| format!("{row}: {:x}", row << 40));
+    let texts: ArrayRef = Arc::new((0..777).map(text).collect::<StringArray>());
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new((0..777).map(|row| (row % 5 != 0).then_some(row % 2 == 0)).collect::<BooleanArray>()),
+        Arc::new((0..777).map(|row| (row % 7 != 0).then_some(row)).collect::<Int64Array>()),
+    ];
+    for data_type in [DataType::Utf8, DataType::LargeUtf8, DataType::Binary, DataType::Utf8View] {
+        columns.push(cast(&texts, &data_type).unwrap());
+    }
+    for column in &columns {
+        let before = cache.register_made();
+        let filled = cache.keep(&before, BUDGET_BYTES, how, |bytes| bytes.fill(0xff)).unwrap();
+        drop((filled.expect("the cache is empty"), before));
+        let made = Arc::new(cache.register_made());
+        let pieces = [column.slice(0, 301), column.slice(301, 476)];
+        let kept = KeptArray::keep(&cache, &made, &pieces, how).unwrap();
+        let array = kept.array(&cache).expect("nothing was evicted");
+        array.to_data().validate_full().unwrap();
+        assert_eq!(&array, column, "{}", column.data_type());
+    }
 }
 
 #[test]

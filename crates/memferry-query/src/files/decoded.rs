@@ -5,13 +5,15 @@
 //!                                    └───────── one budget, one eviction ─────────┘
 //! ```
 //!
-//! The unit is the column of a row group, as the type of the table. A column is kept if the budget has free room. If it has not,
-//! it is kept from its second use on, in place of entries that were not hit lately, and only if it saves at least as much time
-//! per byte as stored bytes. The policy of the cache is the same for both: a hit survives as many rounds of the eviction as it
-//! saves times more time per byte.
+//! The unit is the column of a row group, as the type of the table. A column is kept once decoding it again has cost as much time
+//! as keeping it costs, so at its second use or later: a column that is needed once costs nothing, and one that is needed often
+//! at most twice what it would have cost if that had been known. If the budget has no free room, it takes the place of entries
+//! that were not hit lately, and only if it saves at least as much time per byte as stored bytes. The policy of the cache is the
+//! same for both: a hit survives as many rounds of the eviction as it saves times more time per byte.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, FieldRef};
@@ -20,9 +22,6 @@ use memferry::topology::NodeId;
 
 use super::rates::Rates;
 use crate::data::{KeptArray, NotKept};
-
-/// Uses after which a column may displace others. Most of what is needed once is not needed again.
-const USES_MIN: u32 = 2;
 
 /// The decoded columns of a file.
 #[derive(Debug)]
@@ -45,7 +44,7 @@ struct Key {
 
 #[derive(Debug, Default)]
 struct Column {
-    /// Scans that needed it.
+    /// Scans that needed it, since it was evicted.
     uses: u32,
     state: State,
 }
@@ -67,8 +66,8 @@ pub(super) struct Found {
     pub(super) arrays: Vec<Option<ArrayRef>>,
     /// Columns that were kept and are evicted.
     pub(super) evicted_count: usize,
-    /// Whether all of the missing ones were needed before.
-    is_used_again: bool,
+    /// Positions of the missing ones that were needed so often that keeping them pays.
+    pub(super) wanted: Vec<usize>,
 }
 
 impl Found {
@@ -101,10 +100,10 @@ impl DecodedColumns {
 
     /// The columns `fields` of a row group for a scan that needs all of them. Counts a use of each.
     pub(super) fn find(&self, group: usize, fields: &[FieldRef]) -> Found {
-        let mut found =
-            Found { arrays: Vec::with_capacity(fields.len()), evicted_count: 0, is_used_again: true };
+        let mut found = Found { arrays: Vec::with_capacity(fields.len()), evicted_count: 0, wanted: vec![] };
+        let uses_min = self.rates.uses_min();
         let mut columns = self.lock();
-        for field in fields {
+        for (position, field) in fields.iter().enumerate() {
             let column = columns.entry(Key::of(group, field)).or_default();
             column.uses = column.uses.saturating_add(1);
             let array = match &column.state {
@@ -112,10 +111,13 @@ impl DecodedColumns {
                 State::Absent | State::Arriving => None,
             };
             if array.is_none() {
-                found.is_used_again &= column.uses >= USES_MIN;
                 if matches!(column.state, State::Kept(_)) {
                     found.evicted_count += 1;
-                    column.state = State::Absent;
+                    // It was kept in vain: it must earn its place again.
+                    *column = Column { uses: 1, state: State::Absent };
+                }
+                if column.uses >= uses_min && matches!(column.state, State::Absent) {
+                    found.wanted.push(position);
                 }
             }
             found.arrays.push(array);
@@ -132,8 +134,8 @@ impl DecodedColumns {
         fields.iter().all(is_kept)
     }
 
-    /// How to keep the missing columns of a row group, of about `size_bytes`; `None` if they are not worth it now.
-    pub(super) fn admit(&self, found: &Found, size_bytes: u64) -> Option<Keep> {
+    /// How to keep the wanted columns of a row group, of about `size_bytes`; `None` if they are not worth it now.
+    pub(super) fn admit(&self, size_bytes: u64) -> Option<Keep> {
         let rounds = self.rates.rounds();
         let how = |evicts| Keep { node: self.near, rounds, evicts };
         let nodes = self.cache.stats().nodes;
@@ -144,8 +146,7 @@ impl DecodedColumns {
         if used_bytes.saturating_add(size_bytes) <= self.budget_bytes {
             return Some(how(false));
         }
-        let may_displace = found.is_used_again && rounds > 0 && size_bytes <= self.budget_bytes;
-        may_displace.then(|| how(true))
+        (rounds > 0 && size_bytes <= self.budget_bytes).then(|| how(true))
     }
 
     /// Keeps a column of a row group. Returns its bytes: 0 if another scan has kept it, or is about to.
@@ -160,13 +161,16 @@ impl DecodedColumns {
             State::Kept(_) | State::Arriving => return Ok(0),
             state @ State::Absent => *state = State::Arriving,
         }
+        let started = Instant::now();
         let kept = KeptArray::keep(&self.cache, &self.made, pieces, how);
+        let time = started.elapsed();
         let mut columns = self.lock();
         let column = columns.entry(Key::of(group, field)).or_default();
         match kept {
             Ok(kept) => {
                 let size_bytes = kept.size_bytes() as u64;
                 column.state = State::Kept(Arc::new(kept));
+                self.rates.kept(time, size_bytes);
                 Ok(size_bytes)
             }
             Err(error) => {
@@ -184,5 +188,43 @@ impl DecodedColumns {
 impl Key {
     fn of(group: usize, field: &FieldRef) -> Self {
         Self { group, name: field.name().clone(), data_type: field.data_type().clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::Int64Array;
+    use datafusion::arrow::datatypes::Field;
+    use memferry::mover::Mover;
+    use memferry::topology::Machine;
+
+    use super::*;
+
+    #[test]
+    fn columns_are_kept_at_the_second_use_and_evicted_ones_begin_again() {
+        const BUDGET_BYTES: usize = 1 << 20;
+        let machine = Arc::new(Machine::discover().unwrap());
+        let node = machine.nodes()[0].id;
+        let mover = Mover::builder(machine).build().unwrap();
+        let cache = Cache::builder(mover).budget(node, BUDGET_BYTES).build().unwrap();
+        let columns = DecodedColumns::new(&cache, node, BUDGET_BYTES as u64, &Arc::default());
+        let fields = ["a", "b"].map(|name| Arc::new(Field::new(name, DataType::Int64, false)));
+        let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+        let find = |fields: &[FieldRef]| {
+            let found = columns.find(0, fields);
+            (found.missing(), found.wanted, found.evicted_count)
+        };
+        assert_eq!(find(&fields[..1]), (vec![0], vec![], 0), "the first use");
+        assert_eq!(find(&fields), (vec![0, 1], vec![0], 0), "the second use of a, the first of b");
+        let how = columns.admit(8000).expect("there is room");
+        let keep = || columns.keep(0, &fields[0], std::slice::from_ref(&values), how).unwrap();
+        assert_eq!(keep(), 8000);
+        assert_eq!(keep(), 0, "it is kept already");
+        assert_eq!(find(&fields), (vec![1], vec![1], 0));
+        cache.clear();
+        assert_eq!(find(&fields[..1]), (vec![0], vec![], 1), "it must earn its place again");
+        assert_eq!(find(&fields[..1]), (vec![0], vec![0], 0));
+        // Another row group has uses of its own.
+        assert_eq!(columns.find(1, &fields).wanted, Vec::<usize>::new());
     }
 }

@@ -79,8 +79,10 @@ struct Group {
     rows: usize,
     done: usize,
     kept: Vec<Option<ArrayRef>>,
-    /// How the decoded columns are kept, and what there is of them. `None` if they are not.
-    keeping: Option<(Keep, Vec<Vec<ArrayRef>>)>,
+    /// How decoded columns are kept; `None` if none is.
+    how: Option<Keep>,
+    /// Their positions, and what has been decoded of them.
+    keeping: Vec<(usize, Vec<ArrayRef>)>,
     time: Duration,
 }
 
@@ -235,21 +237,21 @@ impl FileScan {
                 run.rest = Some(batch.slice(taken, batch.num_rows() - taken));
             }
             let decoded = batch.slice(0, taken);
-            if let Some((_, columns)) = &mut group.keeping {
-                let columns = columns.iter_mut().zip(decoded.columns());
-                columns.for_each(|(pieces, column)| pieces.push(Arc::clone(column)));
-            }
             let mut columns: Vec<Option<ArrayRef>> = group.kept.clone();
             columns.iter_mut().flatten().for_each(|kept| *kept = kept.slice(group.done, taken));
             for (&position, column) in run.missing.iter().zip(decoded.columns()) {
                 columns[position] = Some(Arc::clone(column));
+            }
+            for (position, pieces) in &mut group.keeping {
+                pieces.extend(columns[*position].clone());
             }
             group.done += taken;
             if group.done == group.rows
                 && let Some(group) = run.group.take()
             {
                 let missing = run.missing.clone();
-                self.keep(group, &missing);
+                self.measure(&group, &missing);
+                self.keep(group);
             }
             return self.project(columns.into_iter().flatten().collect(), taken).map(Some);
         }
@@ -286,43 +288,38 @@ impl FileScan {
 
     fn begin_group(&self, group: &RowGroup, found: Found, missing: &[usize]) -> Group {
         let how = self.admit(group, &found);
+        let wanted = if how.is_some() { found.wanted } else { vec![] };
         let mut kept = found.arrays;
         missing.iter().for_each(|&position| kept[position] = None);
         Group {
             index: group.index,
-            rows: self.rows(group),
+            rows: self.rows(group.index),
             done: 0,
             kept,
-            keeping: how.map(|how| (how, vec![vec![]; missing.len()])),
+            how,
+            keeping: wanted.into_iter().map(|position| (position, vec![])).collect(),
             time: Duration::ZERO,
         }
     }
 
-    /// Keeps the decoded columns of a row group.
-    fn keep(&self, group: Group, missing: &[usize]) {
-        let Some((how, columns)) = group.keeping else { return };
+    /// Notes what decoding the missing columns of a row group took.
+    fn measure(&self, group: &Group, missing: &[usize]) {
+        let size_bytes =
+            missing.iter().map(|&position| self.size_bytes(group.index, &self.scan.fields[position]));
+        self.local.decoded().rates().decoded(group.time, size_bytes.sum());
+    }
+
+    /// Keeps the wanted columns of a row group.
+    fn keep(&self, group: Group) {
+        let Some(how) = group.how else { return };
         let metrics = &self.scan.metrics;
-        let (mut decoded_bytes, mut is_all) = (0, true);
-        for (pieces, &position) in columns.iter().zip(missing) {
-            let field = &self.scan.fields[position];
-            let bytes = match self.local.decoded().keep(group.index, field, pieces, how) {
-                Ok(bytes) => {
-                    metrics.bytes_kept.add(bytes as usize);
-                    bytes
-                }
-                Err(NotKept::NoRoom { size_bytes }) => {
-                    metrics.bytes_refused.add(size_bytes);
-                    size_bytes as u64
-                }
+        for (position, pieces) in group.keeping {
+            match self.local.decoded().keep(group.index, &self.scan.fields[position], &pieces, how) {
+                Ok(bytes) => metrics.bytes_kept.add(bytes as usize),
+                Err(NotKept::NoRoom { size_bytes }) => metrics.bytes_refused.add(size_bytes),
                 // It is decoded each time.
-                Err(NotKept::Unsuitable) => 0,
-            };
-            decoded_bytes += bytes;
-            is_all &= bytes > 0;
-        }
-        // Others kept the rest: its size is not known here, and its time is.
-        if is_all {
-            self.local.decoded().rates().decoded(group.time, decoded_bytes);
+                Err(NotKept::Unsuitable) => {}
+            }
         }
     }
 
@@ -344,32 +341,34 @@ impl FileScan {
         let columns = self.metadata.row_group(group.index).columns();
         let has_bloom_filters = || columns.iter().any(|column| column.bloom_filter_offset().is_some());
         group.rows.as_ref().is_none_or(|rows| rows.iter().all(|run| !run.skip))
-            && self.rows(group) > 0
+            && self.rows(group.index) > 0
             && !self.scan.filters_in_decoder()
             && !(has_filter && self.scan.reads_bloom_filters() && has_bloom_filters())
     }
 
+    /// How to keep the wanted columns; `None` if there are none, or they are not worth it now.
     fn admit(&self, group: &RowGroup, found: &Found) -> Option<Keep> {
-        let missing = found.missing().into_iter();
-        let size_bytes = missing.map(|position| self.size_bytes(group, &self.scan.fields[position])).sum();
-        self.local.decoded().admit(found, size_bytes)
+        let wanted = found.wanted.iter();
+        let size_bytes =
+            wanted.map(|&position| self.size_bytes(group.index, &self.scan.fields[position])).sum();
+        if found.wanted.is_empty() { None } else { self.local.decoded().admit(size_bytes) }
     }
 
     /// An estimate of the size of a decoded column.
-    fn size_bytes(&self, group: &RowGroup, field: &FieldRef) -> u64 {
+    fn size_bytes(&self, group: usize, field: &FieldRef) -> u64 {
         let rows = self.rows(group) as u64;
         if let Some(width) = field.data_type().primitive_width() {
             return rows * width as u64;
         }
         // Views or offsets, and the texts as far as they differ.
-        let columns = self.metadata.row_group(group.index).columns();
+        let columns = self.metadata.row_group(group).columns();
         let is_it = |column: &&ColumnChunkMetaData| column.column_path().parts() == [field.name().as_str()];
         let stored = columns.iter().find(is_it).map_or(0, ColumnChunkMetaData::uncompressed_size);
         rows * size_of::<u128>() as u64 + u64::try_from(stored).unwrap_or(0)
     }
 
-    fn rows(&self, group: &RowGroup) -> usize {
-        usize::try_from(self.metadata.row_group(group.index).num_rows()).unwrap_or(0)
+    fn rows(&self, group: usize) -> usize {
+        usize::try_from(self.metadata.row_group(group).num_rows()).unwrap_or(0)
     }
 
     fn no_group(&self) -> ParquetAccessPlan {

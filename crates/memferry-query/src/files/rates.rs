@@ -1,7 +1,8 @@
 //! What a miss costs, measured while queries run: it decides what is kept where the budget is too small for all.
 //!
 //! A stored byte that is not near costs the time that decoders wait for it. A decoded byte that is not kept costs the time of
-//! decoding it. Both are sums over what happened lately, because disks and columns differ.
+//! decoding it; keeping it costs fresh pages and a copy. All are sums over what happened lately, because disks and columns
+//! differ.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,10 +18,17 @@ const READ_NS_PER_BYTE_MIN: f64 = 0.1;
 
 /// Measured costs. All files of one near memory share them.
 #[derive(Debug, Default)]
-pub(super) struct Rates(Mutex<[Rate; 2]>);
+pub(super) struct Rates(Mutex<[Rate; 3]>);
 
 const WAIT: usize = 0;
 const DECODE: usize = 1;
+const KEEP: usize = 2;
+
+/// The use of a column at which it is kept, at most.
+const USES_MAX: u32 = 8;
+
+/// Kept bytes from which on their cost is known: the first ones pay for whole huge pages.
+const KEPT_BYTES_MIN: f64 = (256_u64 << 20) as f64;
 
 /// Time and bytes, of which the older ones count less.
 #[derive(Debug, Default)]
@@ -52,6 +60,24 @@ impl Rates {
         self.add(DECODE, time, bytes);
     }
 
+    /// Keeping `bytes` took `time` of a core.
+    pub(super) fn kept(&self, time: Duration, bytes: u64) {
+        self.add(KEEP, time, bytes);
+    }
+
+    /// The use of a column at which it is kept: decoding it at the uses since the first one would cost as much as keeping it.
+    /// From 2 to 8, and 2 before both costs are known.
+    pub(super) fn uses_min(&self) -> u32 {
+        let rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let keep = rates[KEEP].ns_per_byte().filter(|_| rates[KEEP].bytes >= KEPT_BYTES_MIN);
+        match (rates[DECODE].ns_per_byte(), keep) {
+            (Some(decode), Some(keep)) if decode > 0.0 => {
+                1 + (keep / decode).ceil().clamp(1.0, f64::from(USES_MAX - 1)) as u32
+            }
+            _ => 2,
+        }
+    }
+
     fn add(&self, which: usize, time: Duration, bytes: u64) {
         if bytes > 0 {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)[which].add(time, bytes);
@@ -75,6 +101,21 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_are_kept_when_decoding_has_cost_as_much() {
+        let rates = Rates::default();
+        assert_eq!(rates.uses_min(), 2, "nothing is measured");
+        rates.decoded(Duration::from_secs(1), 1 << 30);
+        rates.kept(Duration::from_secs(10), 100 << 20);
+        assert_eq!(rates.uses_min(), 2, "little has been kept");
+        (0..20).for_each(|_| rates.kept(Duration::from_millis(300), 1 << 30));
+        assert_eq!(rates.uses_min(), 2, "keeping costs less than decoding");
+        (0..20).for_each(|_| rates.kept(Duration::from_millis(2500), 1 << 30));
+        assert_eq!(rates.uses_min(), 4, "keeping costs 2.5 times as much as decoding");
+        (0..20).for_each(|_| rates.kept(Duration::from_secs(100), 1 << 30));
+        assert_eq!(rates.uses_min(), USES_MAX);
+    }
 
     #[test]
     fn rounds_are_the_ratio_of_the_costs() {
