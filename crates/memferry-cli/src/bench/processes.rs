@@ -63,6 +63,9 @@ const MODELLED: [&str; 9] = [
     "device:0:8+device:4:8",
 ];
 
+/// Runs a mix in one way.
+type Run<'a> = &'a dyn Fn(&Mix) -> Result<Vec<Row>, CopierError>;
+
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     if !(1..=SIZE_BYTES_MAX).contains(&arguments.size) {
         return Err(crate::error::usage("a copy has 1 byte to 1 GiB; choose --size in between"));
@@ -89,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let telemetry = arguments.keep.telemetry();
     let measure = |mix: &Mix| {
         let (size, seed) = (arguments.size as usize, arguments.seed);
-        let run = || processes::measured(mix, &here, size, effort(arguments.quick), seed, &start);
+        let run = || processes::measured(mix, &here, size, effort(arguments.quick), seed, start);
         telemetry.rows(run)
     };
     let emulate = |mix: &Mix| processes::emulated(mix, &modelled, arguments.size as u32);
@@ -99,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         true => default,
         false => arguments.mixes.clone(),
     };
-    let ways: [(&str, Vec<Mix>, &dyn Fn(&Mix) -> Result<Vec<Row>, CopierError>); 3] = [
+    let ways: [(&str, Vec<Mix>, Run<'_>); 3] = [
         ("measured", mixes(mixes_here(&here)), &measure),
         ("emulated", mixes(own(&EMULATED)), &emulate),
         ("modelled", mixes(own(&MODELLED)), &model),
