@@ -8,6 +8,9 @@ use memferry_testing::{Needs, skip};
 
 use crate::common::{example, is_installed, text};
 
+/// The system's interpreter: `python3` in PATH may be a script that starts others.
+const PYTHON: &str = "/usr/bin/python3";
+
 /// `place --weights 0=2 OPTIONS -- PROGRAM`; words are separated by spaces.
 fn place(options: &str, program: &[&str]) -> Command {
     let mut command = Command::new(example("place"));
@@ -26,13 +29,13 @@ fn has_policies() -> bool {
 }
 
 fn python(options: &str, script: &str) -> Output {
-    place(options, &["python3", "-c", script]).output().unwrap()
+    place(options, &[PYTHON, "-c", script]).output().unwrap()
 }
 
 /// Large memory has a policy, and small memory has none.
 #[test]
 fn large_ranges_have_a_policy() {
-    if !is_installed("python3") || !has_policies() {
+    if !is_installed(PYTHON) || !has_policies() {
         return;
     }
     let script = "
@@ -58,7 +61,7 @@ print(sorted(set(policies)), len(policies))
 /// Allocations of all sizes, and moves of them, keep their content: with stripes from one page on, and on several threads.
 #[test]
 fn content_is_kept_under_stress() {
-    if !is_installed("python3") || !has_policies() {
+    if !is_installed(PYTHON) || !has_policies() {
         return;
     }
     let script = "
@@ -116,7 +119,7 @@ fn outputs_are_the_same() {
 /// A file in the page cache is read by a mapping with a policy, and its content is that of the file.
 #[test]
 fn files_are_populated() {
-    if !is_installed("python3") || !has_policies() {
+    if !is_installed(PYTHON) || !has_policies() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -142,7 +145,7 @@ assert mapped[:] == b'\\7' * ((3 << 20) + 5)
 
 #[test]
 fn each_process_appends_json_to_the_file() {
-    if !is_installed("python3") || !has_policies() {
+    if !is_installed(PYTHON) || !has_policies() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -166,7 +169,7 @@ assert parent['heap']['bytes'] >= 4 << 20 and parent['pattern'] == 'stripes' and
 assert child['heap']['bytes'] < 4 << 20, 'a child counts its own ranges'
 assert sum(parent['freed_samples'].values()) > 3 << 20 or any(m['policy'] == 'prefer' for m in parent['mappings']), parent
 ";
-    let checked = Command::new("python3").args(["-c", check]).arg(&file).output().unwrap();
+    let checked = Command::new(PYTHON).args(["-c", check]).arg(&file).output().unwrap();
     assert!(checked.status.success(), "{}{}", text(&checked), fs::read_to_string(file).unwrap());
 }
 
