@@ -464,7 +464,7 @@ fn cached_pages_of_a_file_are_moved() {
     on_several_nodes(|_, _| {
         let (_directory, path) = cached_file(32 * MIB);
         let text = run("file", path.to_str().unwrap());
-        assert!(text.contains("1 files with a policy (32.0 MiB)"), "{text}");
+        assert!(text.contains("files with a policy: 1, 32.0 MiB"), "{text}");
     });
 }
 
@@ -476,7 +476,7 @@ fn a_replica_is_on_the_node_of_its_process() {
             machine.nodes().iter().filter(|node| !node.cpus.is_empty() && node.memory_bytes > Some(0));
         for node in nodes.map(|node| node.id).take(3) {
             let text = run("replica", &format!("{} {node} copied", path.display()));
-            assert!(text.contains("1 files copied to the node of the process (8.0 MiB)"), "{text}");
+            assert!(text.contains("files copied to the node of the process: 1, 8.0 MiB"), "{text}");
         }
         let text = run("replica", &format!("{} all shared", path.display()));
         assert!(text.contains("because the threads may run on several nodes"), "{text}");

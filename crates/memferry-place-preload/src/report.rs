@@ -181,7 +181,7 @@ fn fates() -> [(&'static str, &'static str, &'static Ranges); 12] {
         ("replicas", "files copied to the node of the process", &COUNTS.replicas),
         (
             "unconfined",
-            "files not copied, because the threads may run on several nodes: run one process per node, with --on NODE",
+            "files not copied, because the threads may run on several nodes (--on NODE confines them)",
             &COUNTS.unconfined,
         ),
         (
@@ -202,12 +202,12 @@ fn fates() -> [(&'static str, &'static str, &'static Ranges); 12] {
         (
             "after_device",
             "ranges left alone, because the program uses a GPU, a network adapter or the like, whose buffers must be \
-             near it; --with-devices places them, too",
+             near it (--with-devices places them, too)",
             &COUNTS.after_device,
         ),
         (
             "without_weights",
-            "ranges with equal weights: pages of hugetlbfs, or no stripes are left (vm.max_map_count)",
+            "ranges with equal weights (pages of hugetlbfs, or no stripes are left: vm.max_map_count)",
             &COUNTS.without_weights,
         ),
         ("refused", "ranges that the kernel refused to place", &COUNTS.refused),
@@ -219,21 +219,20 @@ fn sentences(settings: &Settings) -> Vec<String> {
     let mut sentences: Vec<String> = (fates().iter())
         .filter_map(|(_, text, ranges)| {
             let (count, bytes) = ranges.read();
-            (count > 0).then(|| format!("{count} {text} ({:.1} MiB)", bytes as f64 / f64::from(1 << 20)))
+            (count > 0).then(|| format!("{text}: {count}, {:.1} MiB", bytes as f64 / f64::from(1 << 20)))
         })
         .collect();
     if COUNTS.refused.read().0 > 0 {
         let error = std::io::Error::from_raw_os_error(COUNTS.refusal.load(Ordering::Relaxed));
         sentences.push(format!("the last refusal: {error}; see Mems_allowed_list in /proc/self/status"));
     }
-    let placed = [&COUNTS.heap, &COUNTS.anonymous, &COUNTS.files, &COUNTS.replicas];
     if settings.is_whole {
         sentences.push(
             "the policy of the process interleaves all its memory: stacks and small memory, too, which is often slower \
              than to place the large ranges alone"
                 .to_owned(),
         );
-    } else if placed.iter().all(|ranges| ranges.read().0 == 0) {
+    } else if sentences.is_empty() {
         sentences.push(format!(
             "nothing was placed: no range of {} KiB or more matched a policy",
             settings.size_bytes_min >> 10

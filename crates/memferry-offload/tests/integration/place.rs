@@ -49,7 +49,7 @@ print(sorted(set(policies)), len(policies))
     let output = python("", script);
     let told = text(&output);
     assert!(output.status.success() && told.contains("['default', 'prefer:0']"), "{told}");
-    assert!(told.contains("1 anonymous mappings with a policy (4.0 MiB)"), "{told}");
+    assert!(told.contains("anonymous mappings with a policy: 1, 4.0 MiB"), "{told}");
     assert!(
         told.contains("allocations with a policy") && told.contains("placed and freed (samples)"),
         "{told}"
@@ -131,15 +131,15 @@ import mmap
 file = open('{}', 'rb')
 mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 mode = next(line for line in open('/proc/self/numa_maps') if 'model.data' in line)
-assert 'mapped=769' in mode, mode
+assert 'N0=769' in mode, mode
 assert mapped[:] == b'\\7' * ((3 << 20) + 5)
 ",
         path.display()
     );
     let output = python("--file *.data", &script);
     let told = text(&output);
-    assert!(output.status.success() && told.contains("1 files with a policy (3.0 MiB)"), "{told}");
-    let output = python("--file *.other", &script.replace("assert 'mapped=769' in mode, mode", ""));
+    assert!(output.status.success() && told.contains("files with a policy: 1, 3.0 MiB"), "{told}");
+    let output = python("--file *.other", &script.replace("assert 'N0=769' in mode, mode", ""));
     assert!(!text(&output).contains("files with a policy"), "{}", text(&output));
 }
 
