@@ -83,6 +83,14 @@ pub enum QueryError {
         /// The names that the benchmark knows.
         known: String,
     },
+    /// The server of a benchmark cannot listen.
+    #[error("{address} cannot be listened at: {error}; choose another port, or 0 for a free one")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The error of the system.
+        error: std::io::Error,
+    },
     /// The model does not know the machine well enough.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -43,7 +43,9 @@ mod session;
 mod table;
 mod tiers;
 
-pub use data::{Layout, PackedColumns, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, RowGroup, TableData, TableError, TableWriter};
+pub use data::{
+    Layout, PackedColumns, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, RowGroup, TableData, TableError, TableWriter,
+};
 pub use domains::{DomainExec, QueryDomains};
 pub use load::LoadError;
 #[doc(inline)]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use datafusion::scalar::ScalarValue;
 use memferry_bench::harness::Random;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -31,7 +32,8 @@ pub(super) struct LocalConnection {
 impl Connection for LocalConnection {
     async fn ask(&mut self, key: Option<i32>) -> Result<Vec<i64>, QueryError> {
         let prepared = self.prepared.clone();
-        let answered = self.server.spawn(async move { prepared.execute(key).await }).await;
+        let values = key.map(|key| ScalarValue::Int32(Some(key))).into_iter().collect();
+        let answered = self.server.spawn(async move { prepared.execute(values).await }).await;
         let batches = answered.map_err(|error| QueryError::Invalid(format!("the server's task has ended: {error}")))??;
         integers(&batches)
     }

@@ -15,6 +15,8 @@
 mod balancing;
 mod clients;
 mod places;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod server;
 mod tables;
 mod workload;
@@ -54,6 +56,18 @@ pub struct SncdbBenchmark {
     pub warm_up: Duration,
     /// Seconds of a run that count. 10 by default.
     pub seconds: u32,
+    /// How connections reach the server. Within this process by default.
+    pub protocol: Protocol,
+}
+
+/// How connections reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// A task in the same process: nothing is transmitted.
+    InProcess,
+    /// The protocol of PostgreSQL, over TCP within this machine.
+    #[cfg(feature = "postgres")]
+    Postgres,
 }
 
 impl SncdbBenchmark {
@@ -89,7 +103,8 @@ impl SncdbBenchmark {
         let [first, second] = places.nodes;
         let tables = [table(first)?, table(second)?];
         let (warm_up, seconds) = (Duration::from_secs(5), 10);
-        Ok(SncdbBenchmark { places, values, tables, known: Vec::new(), column_bytes, warm_up, seconds })
+        let (known, protocol) = (Vec::new(), Protocol::InProcess);
+        Ok(SncdbBenchmark { places, values, tables, known, column_bytes, warm_up, seconds, protocol })
     }
 
     /// Whether the two domains are parts of one node, which shares its memory between them.
@@ -126,17 +141,56 @@ impl SncdbBenchmark {
         let threads_count = clients_on.as_ref().map_or(self.places.cpus_count(), Vec::len);
         let clients = confined_runtime("clients", threads_count.min(workload.connections), clients_on)?;
         let sql = workload.statement.sql(self.values.rows);
-        let connection = |_| -> Result<LocalConnection, QueryError> {
-            let handle = server.handle();
-            Ok(LocalConnection { prepared: handle.block_on(server.prepare(&sql))?, server: handle })
-        };
-        let connections = (0..workload.connections).map(connection).collect::<Result<Vec<_>, _>>()?;
+        let (sessions, times, seed) = (server.sessions(), self.times(), self.values.seed);
         let mut started = None;
-        let counted = clients::run(connections, clients.handle(), &expected, self.times(), self.values.seed, || {
-            started = Some((Instant::now(), server.traffic().bytes()));
-        })?;
+        let at_start = || started = Some((Instant::now(), server.traffic().bytes()));
+        let counted = match self.protocol {
+            Protocol::InProcess => {
+                let connection = |_| -> Result<LocalConnection, QueryError> {
+                    let handle = server.handle();
+                    Ok(LocalConnection { prepared: handle.block_on(sessions.open().prepare(&sql))?, server: handle })
+                };
+                let connections = (0..workload.connections).map(connection).collect::<Result<Vec<_>, _>>()?;
+                clients::run(connections, clients.handle(), &expected, times, seed, at_start)?
+            }
+            #[cfg(feature = "postgres")]
+            Protocol::Postgres => {
+                let any = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+                let listener = postgres::Listener::start(&server.handle(), sessions, any)?;
+                let connect = async {
+                    let mut connections = Vec::new();
+                    for _ in 0..workload.connections {
+                        connections.push(postgres::PostgresConnection::open(listener.address(), &sql).await?);
+                    }
+                    Ok::<_, QueryError>(connections)
+                };
+                let connections = clients.block_on(connect)?;
+                clients::run(connections, clients.handle(), &expected, times, seed, at_start)?
+            }
+        };
         let read = started.map(|(begin, before)| rates(&before, &server.traffic().bytes(), begin.elapsed()));
         Ok(rows_of(&workload.name(), balancing.state(), &counted, &read.unwrap_or_default()))
+    }
+
+    /// Serves both tables with the protocol of PostgreSQL at an address, such as `127.0.0.1:5432`, until `until` is complete.
+    /// Everyone who reaches the address can read the tables; nobody can write.
+    ///
+    /// # Errors
+    /// As [`run`](SncdbBenchmark::run), and [`QueryError::Listen`] for an address that cannot be had.
+    #[cfg(feature = "postgres")]
+    pub fn serve(
+        &self,
+        workload: &Workload,
+        address: std::net::SocketAddr,
+        ready: impl FnOnce(std::net::SocketAddr),
+        until: impl Future<Output = ()>,
+    ) -> Result<(), QueryError> {
+        let server = Server::start(&self.places, workload, &self.tables)?;
+        let _balancing = BalancingSwitch::set(workload.balancing)?;
+        let listener = postgres::Listener::start(&server.handle(), server.sessions(), address)?;
+        ready(listener.address());
+        server.handle().block_on(until);
+        Ok(())
     }
 
     fn times(&self) -> Times {

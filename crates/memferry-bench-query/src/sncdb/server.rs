@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Int32Type, Int64Type};
 use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionContext;
 use datafusion::scalar::ScalarValue;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use memferry_dsa::internals::affinity;
 use memferry_query::{Prefetch, QueryDomains, SessionOptions, TieredScanExec, TieredTable, session};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -26,8 +29,8 @@ const BYTES_BY_DISTANCE: [&str; 3] = ["bytes_local", "bytes_same_socket", "bytes
 pub(super) struct Server {
     /// `None` while it is dropped.
     runtime: Option<Runtime>,
-    options: SessionOptions,
-    tables: [Arc<TieredTable>; 2],
+    /// The session of which those of connections are copies: they share its tables.
+    template: SessionContext,
     traffic: Arc<Traffic>,
 }
 
@@ -63,7 +66,8 @@ impl Traffic {
 
 impl Server {
     /// # Errors
-    /// [`QueryError::Invalid`] if the workers cannot be where the run wants them, [`QueryError::Threads`].
+    /// [`QueryError::Invalid`] if the workers cannot be where the run wants them, [`QueryError::Threads`],
+    /// [`QueryError::DataFusion`].
     pub(super) fn start(
         places: &Places,
         workload: &Workload,
@@ -81,7 +85,11 @@ impl Server {
             stealing: workload.stealing,
             ..SessionOptions::default()
         };
-        Ok(Server { runtime: Some(runtime), options, tables: tables.clone(), traffic: Arc::new(traffic) })
+        let template = session(&options);
+        for (index, table) in tables.iter().enumerate() {
+            template.register_table(format!("tbl_{index}"), Arc::clone(table) as _)?;
+        }
+        Ok(Server { runtime: Some(runtime), template, traffic: Arc::new(traffic) })
     }
 
     /// The runtime of its workers.
@@ -94,26 +102,47 @@ impl Server {
         &self.traffic
     }
 
-    /// A session over both tables.
-    ///
-    /// # Errors
-    /// [`QueryError::DataFusion`].
-    pub(super) fn session(&self) -> Result<SessionContext, QueryError> {
-        let context = session(&self.options);
-        for (index, table) in self.tables.iter().enumerate() {
-            context.register_table(format!("tbl_{index}"), Arc::clone(table) as _)?;
-        }
-        Ok(context)
+    /// Sessions over both tables.
+    pub(super) fn sessions(&self) -> Sessions {
+        Sessions { template: self.template.clone(), traffic: Arc::clone(&self.traffic) }
+    }
+}
+
+/// Makes the sessions of connections: each has its own settings.
+#[derive(Clone)]
+pub(super) struct Sessions {
+    template: SessionContext,
+    traffic: Arc<Traffic>,
+}
+
+impl Sessions {
+    pub(super) fn open(&self) -> Session {
+        let context = SessionContext::new_with_state(self.template.state());
+        Session { context, traffic: Arc::clone(&self.traffic) }
+    }
+}
+
+/// The session of a connection.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub(super) context: SessionContext,
+    traffic: Arc<Traffic>,
+}
+
+impl Session {
+    /// A statement, parsed and optimised.
+    pub(super) async fn prepare(&self, sql: &str) -> Result<Prepared, DataFusionError> {
+        let plan = self.context.state().create_logical_plan(sql).await?;
+        self.optimise(&plan)
     }
 
-    /// A statement of a new session, prepared.
-    ///
-    /// # Errors
-    /// [`QueryError::DataFusion`].
-    pub(super) async fn prepare(&self, sql: &str) -> Result<Prepared, QueryError> {
-        let context = self.session()?;
-        let plan = context.sql(sql).await?.into_optimized_plan()?;
-        Ok(Prepared { context, plan, traffic: Arc::clone(&self.traffic) })
+    /// A plan, optimised. Statements are left as they are.
+    pub(super) fn optimise(&self, plan: &LogicalPlan) -> Result<Prepared, DataFusionError> {
+        let plan = match plan {
+            LogicalPlan::Statement(_) => plan.clone(),
+            plan => self.context.state().optimize(plan)?,
+        };
+        Ok(Prepared { session: self.clone(), plan })
     }
 }
 
@@ -145,23 +174,59 @@ pub(super) fn confined_runtime(
 /// parameters.
 #[derive(Clone)]
 pub(super) struct Prepared {
-    context: SessionContext,
-    plan: LogicalPlan,
-    traffic: Arc<Traffic>,
+    session: Session,
+    pub(super) plan: LogicalPlan,
 }
 
 impl Prepared {
-    /// Executes it with a key for its parameter, if it has one.
-    pub(super) async fn execute(&self, key: Option<i32>) -> Result<Vec<RecordBatch>, DataFusionError> {
-        let plan = match key {
-            Some(key) => self.plan.clone().with_param_values(vec![ScalarValue::Int32(Some(key))])?,
-            None => self.plan.clone(),
+    /// Executes it with values for its parameters, in their order.
+    pub(super) async fn execute(&self, values: Vec<ScalarValue>) -> Result<Vec<RecordBatch>, DataFusionError> {
+        let running = self.start(values).await?;
+        running.batches().try_collect().await
+    }
+
+    /// Begins to execute it.
+    pub(super) async fn start(&self, values: Vec<ScalarValue>) -> Result<Running, DataFusionError> {
+        let Session { context, traffic } = &self.session;
+        let plan = match values.is_empty() {
+            true => self.plan.clone(),
+            false => self.plan.clone().with_param_values(values)?,
         };
-        let state = self.context.state();
-        let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
-        let batches = collect(Arc::clone(&plan), self.context.task_ctx()).await?;
-        self.traffic.add(plan.as_ref());
-        Ok(batches)
+        let plan = match plan {
+            // EXECUTE has a plan with values, which is not optimised yet; SET and the like take effect here.
+            LogicalPlan::Statement(_) => context.execute_logical_plan(plan).await?.create_physical_plan().await?,
+            plan => {
+                let state = context.state();
+                state.query_planner().create_physical_plan(&plan, &state).await?
+            }
+        };
+        let stream = execute_stream(Arc::clone(&plan), context.task_ctx())?;
+        Ok(Running { stream, plan, traffic: Arc::clone(traffic) })
+    }
+}
+
+/// A statement that is being executed.
+pub(super) struct Running {
+    stream: SendableRecordBatchStream,
+    plan: Arc<dyn ExecutionPlan>,
+    traffic: Arc<Traffic>,
+}
+
+impl Running {
+    /// Names and types of its columns.
+    #[cfg(feature = "postgres")]
+    pub(super) fn schema(&self) -> datafusion::arrow::datatypes::SchemaRef {
+        self.stream.schema()
+    }
+
+    /// The answer. What its scans have read counts when it is complete.
+    pub(super) fn batches(self) -> impl Stream<Item = Result<RecordBatch, DataFusionError>> + Send + 'static {
+        let Running { stream, plan, traffic } = self;
+        let end = stream::poll_fn(move |_| {
+            traffic.add(plan.as_ref());
+            Poll::Ready(None)
+        });
+        stream.chain(end.fuse())
     }
 }
 

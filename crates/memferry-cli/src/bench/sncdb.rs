@@ -91,13 +91,16 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let seconds = arguments.seconds.unwrap_or(seconds);
     let warm_up = arguments.warm_up.unwrap_or(warm_up);
     let bar = Bar::new("making tables");
-    let mut bench = SncdbBenchmark::new(Arc::clone(&machine), rows, arguments.seed, &bar).map_err(query_error)?;
+    let mut bench =
+        SncdbBenchmark::new(Arc::clone(&machine), rows, arguments.seed, &bar).map_err(query_error)?;
     bar.clear();
     (bench.seconds, bench.warm_up) = (seconds, Duration::from_secs(warm_up.into()));
     let [first, second, elsewhere] = bench.cpus();
     let workloads = workloads(arguments, rows, !elsewhere.is_empty());
-    let (left_out, possible): (Vec<_>, Vec<_>) =
-        workloads.into_iter().map(|workload| (bench.obstacle(&workload), workload)).partition(|(why, _)| why.is_some());
+    let (left_out, possible): (Vec<_>, Vec<_>) = workloads
+        .into_iter()
+        .map(|workload| (bench.obstacle(&workload), workload))
+        .partition(|(why, _)| why.is_some());
     if possible.is_empty() {
         match left_out.into_iter().find_map(|(why, _)| why) {
             Some(why) => return Err(usage(why)),
@@ -106,7 +109,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     }
     for (why, workload) in &left_out {
         // An error of standard error cannot be reported.
-        let _ = writeln!(io::stderr(), "left out {}: {}", workload.name(), why.as_deref().unwrap_or_default());
+        let _ =
+            writeln!(io::stderr(), "left out {}: {}", workload.name(), why.as_deref().unwrap_or_default());
     }
     let options = json!({
         "quick": arguments.quick,
@@ -166,8 +170,11 @@ fn workloads(arguments: &Arguments, rows: u64, is_elsewhere: bool) -> Vec<Worklo
     }
     let mut workloads = Vec::new();
     for &statement in &statements {
-        for (&workers, &binding) in workers.iter().flat_map(|it| arguments.binding.iter().map(move |to| (it, to))) {
-            let is_stealing_possible = matches!(workers, Workers::All | Workers::Half) && binding != Binding::None;
+        for (&workers, &binding) in
+            workers.iter().flat_map(|it| arguments.binding.iter().map(move |to| (it, to)))
+        {
+            let is_stealing_possible =
+                matches!(workers, Workers::All | Workers::Half) && binding != Binding::None;
             let without = [Stealing::Off];
             for &stealing in if is_stealing_possible { &stealing[..] } else { &without[..] } {
                 for (&clients, &balancing) in

@@ -68,7 +68,9 @@ impl RowGroup {
                 size_bytes: column.size_bytes,
                 null_count,
                 memory_bytes: column.array.get_array_memory_size(),
-                values: known.filter(|_| null_count == 0 && sorted.is_some()).or_else(|| if is_sorted { ends() } else { None }),
+                values: known
+                    .filter(|_| null_count == 0 && sorted.is_some())
+                    .or_else(|| if is_sorted { ends() } else { None }),
                 packed,
                 is_sorted,
             }

@@ -43,12 +43,17 @@ impl PackedColumns {
         let fields = schema.fields();
         match self {
             PackedColumns::None => Ok(vec![false; fields.len()]),
-            PackedColumns::All => Ok(fields.iter().map(|field| BitPacked::supports(field.data_type())).collect()),
+            PackedColumns::All => {
+                Ok(fields.iter().map(|field| BitPacked::supports(field.data_type())).collect())
+            }
             PackedColumns::Named(names) => {
                 let mut is_packed = vec![false; fields.len()];
                 for name in names {
                     let Some((index, field)) = schema.column_with_name(name) else {
-                        return Err(TableError::NoColumnToPack { column: name.clone(), columns: describe(schema) });
+                        return Err(TableError::NoColumnToPack {
+                            column: name.clone(),
+                            columns: describe(schema),
+                        });
                     };
                     if !BitPacked::supports(field.data_type()) {
                         let data_type = field.data_type().clone();

@@ -94,7 +94,11 @@ pub(super) fn value(bytes: &[u8], start: usize, width: u32) -> u64 {
         None => {
             let mut word = [0; size_of::<u128>()];
             word[..from.len()].copy_from_slice(from);
-            assert!(start % 8 + width as usize <= from.len() * 8, "{width} bits from {start} of {}", bytes.len());
+            assert!(
+                start % 8 + width as usize <= from.len() * 8,
+                "{width} bits from {start} of {}",
+                bytes.len()
+            );
             u128::from_le_bytes(word)
         }
     };
@@ -116,7 +120,8 @@ pub(super) fn unpack<T: Native>(bytes: &[u8], start: usize, width: u32, referenc
         done += 1;
     }
     if width <= WORD_WIDTH_MAX && at(done) % 8 == 0 {
-        done += blocks_of(width, bytes.get(at(done) / 8..).unwrap_or_default(), reference, &mut target[done..]);
+        done +=
+            blocks_of(width, bytes.get(at(done) / 8..).unwrap_or_default(), reference, &mut target[done..]);
     }
     for (row, target) in target.iter_mut().enumerate().skip(done) {
         *target = one(row);

@@ -125,13 +125,18 @@ impl BitPacked {
     /// pieces of different types.
     pub fn pack(pieces: &[ArrayRef]) -> Result<PackedColumn, ArrowError> {
         let invalid = |text: String| Err(ArrowError::InvalidArgumentError(text));
-        let Some(first) = pieces.first() else { return invalid("no array to pack; pass at least one".into()) };
+        let Some(first) = pieces.first() else {
+            return invalid("no array to pack; pass at least one".into());
+        };
         let value_type = first.data_type().clone();
         let Some(integers) = Integers::of(&value_type) else {
             return invalid(format!("{value_type} cannot be packed; cast it to a type of integers"));
         };
         if let Some(other) = pieces.iter().find(|piece| piece.data_type() != &value_type) {
-            return invalid(format!("arrays of {value_type} and {} cannot be packed together", other.data_type()));
+            return invalid(format!(
+                "arrays of {value_type} and {} cannot be packed together",
+                other.data_type()
+            ));
         }
         let pieces: Vec<ArrayData> = pieces.iter().map(|piece| piece.to_data()).collect();
         // With the sign bit inverted, signed integers have the order of those without sign.
@@ -151,7 +156,9 @@ impl BitPacked {
         let rows = pieces.iter().map(ArrayData::len).sum();
         let mut packer = Packer::new(width, rows);
         for piece in &pieces {
-            integers.visit(piece, &mut |value| packer.push(value.map_or(0, |value| value.wrapping_sub(reference))));
+            integers.visit(piece, &mut |value| {
+                packer.push(value.map_or(0, |value| value.wrapping_sub(reference)))
+            });
         }
         let bits = BooleanBuffer::new(Buffer::from_vec(packer.finish()), 0, rows * width as usize);
         let packed = BitPacked { value_type, reference, width };

@@ -20,7 +20,9 @@ fn values(width: u32, least: i64) -> Int64Array {
 }
 
 fn with_nulls(array: &Int64Array) -> ArrayRef {
-    Arc::new(array.iter().enumerate().map(|(row, value)| value.filter(|_| row % 7 != 3)).collect::<Int64Array>())
+    Arc::new(
+        array.iter().enumerate().map(|(row, value)| value.filter(|_| row % 7 != 3)).collect::<Int64Array>(),
+    )
 }
 
 fn check(array: &ArrayRef, width: u32) {
@@ -37,10 +39,10 @@ fn check(array: &ArrayRef, width: u32) {
     assert_eq!(bytes, (array.len() * width as usize).div_ceil(8), "no byte is wasted");
     for (start, rows) in [(0, 0), (1, 50), (7, 200), (64, 64), (299, 1), (300, 0)] {
         let (slice, bits) = (array.slice(start, rows), bits.slice(start, rows));
-        assert_eq!(packed.unpack(&bits), slice, "{packed:?} from row {start}");
+        assert_eq!(&packed.unpack(&bits), &slice, "{packed:?} from row {start}");
         let mask = BooleanBuffer::collect_bool(rows, |row| row % 3 == 0);
         let expected = filter(&slice, &BooleanArray::new(mask.clone(), None)).unwrap();
-        assert_eq!(packed.unpack_selected(&bits, &mask), expected, "{packed:?} from row {start}");
+        assert_eq!(&packed.unpack_selected(&bits, &mask), &expected, "{packed:?} from row {start}");
         for row in (0..rows).filter(|&row| slice.is_valid(row)).step_by(17) {
             let value = cast(&slice.slice(row, 1), &DataType::Int64);
             if let Ok(value) = value {
@@ -85,9 +87,11 @@ fn arrays_of_each_type_come_back() {
         check(&cast(&with_nulls(&small), &data_type).unwrap(), 7);
     }
     check(&cast(&cast(&small, &DataType::Int32).unwrap(), &DataType::Date32).unwrap(), 7);
-    let ends: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..300).map(|row| if row == 9 { 0 } else { u64::MAX })));
+    let ends: ArrayRef =
+        Arc::new(UInt64Array::from_iter_values((0..300).map(|row| if row == 9 { 0 } else { u64::MAX })));
     check(&ends, 64);
-    let ends: ArrayRef = Arc::new(Int8Array::from_iter_values((0..300).map(|row| if row == 9 { -128 } else { 127 })));
+    let ends: ArrayRef =
+        Arc::new(Int8Array::from_iter_values((0..300).map(|row| if row == 9 { -128 } else { 127 })));
     check(&ends, 8);
 }
 
@@ -97,12 +101,13 @@ fn nulls_and_equal_values_take_a_bit() {
     check(&(Arc::new(Int32Array::from(vec![i32::MIN; 300])) as ArrayRef), 1);
     let empty: ArrayRef = Arc::new(Int32Array::from(Vec::<i32>::new()));
     let packed = BitPacked::pack(&[Arc::clone(&empty)]).unwrap();
-    assert_eq!(packed.packed.unpack(&packed.array), empty);
+    assert_eq!(&packed.packed.unpack(&packed.array), &empty);
 }
 
 #[test]
 fn a_value_beyond_i64_has_no_range_of_i64() {
-    let values = |values: Vec<u64>| BitPacked::pack(&[Arc::new(UInt64Array::from(values)) as _]).unwrap().values;
+    let values =
+        |values: Vec<u64>| BitPacked::pack(&[Arc::new(UInt64Array::from(values)) as _]).unwrap().values;
     assert_eq!(values(vec![3, u64::MAX]), None);
     assert_eq!(values(vec![3, 7]), Some(3..=7));
 }
@@ -117,7 +122,7 @@ fn its_storage_is_an_array_like_others() {
     let joined = concat(&parts).unwrap();
     let expected: Vec<ArrayRef> = [200, 0, 100].map(|start| array.slice(start, 100)).to_vec();
     let expected: Vec<&dyn Array> = expected.iter().map(|part| &**part).collect();
-    assert_eq!(packed.unpack(&joined), concat(&expected).unwrap());
+    assert_eq!(&packed.unpack(&joined), &concat(&expected).unwrap());
 }
 
 #[test]

@@ -9,8 +9,8 @@ use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
 use memferry::topology::Machine;
 use memferry_query::{
-    BitPacked, Layout, LoadError, PackedColumn, PackedColumns, Prefetch, SessionOptions, TableData, TableError,
-    TieredScanExec, TieredTable, Tiers, load, session,
+    BitPacked, Layout, LoadError, PackedColumn, PackedColumns, Prefetch, SessionOptions, TableData,
+    TableError, TieredScanExec, TieredTable, Tiers, load, session,
 };
 
 use crate::prefetch::two_tiers;
@@ -23,7 +23,8 @@ fn rows() -> RecordBatch {
     let column = |width: u32| -> ArrayRef {
         let least = if width == 64 { i64::MIN } else { -3 };
         let bits = |row: usize| {
-            (row as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_mul(u64::from(width) | 1) >> (64 - width)
+            (row as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_mul(u64::from(width) | 1)
+                >> (64 - width)
         };
         let value = |row| (width % 2 == 1 || row % 5 != 0).then(|| least.wrapping_add(bits(row) as i64));
         Arc::new((0..ROWS).map(value).collect::<Int64Array>())
@@ -66,7 +67,8 @@ async fn packed_columns_answer_as_plain_ones() {
     assert_eq!(plain.schema(), packed.schema());
     for group in packed.partitions().iter().flatten() {
         for width in 1..64 {
-            let of_group = group.packed(1 + width as usize).unwrap_or_else(|| panic!("{width} bits are not packed"));
+            let of_group =
+                group.packed(1 + width as usize).unwrap_or_else(|| panic!("{width} bits are not packed"));
             assert!(of_group.width() <= width && of_group.value_type() == &DataType::Int64);
         }
         assert!(group.packed(1).is_none(), "a string has no bits to spare");
@@ -81,8 +83,12 @@ async fn packed_columns_answer_as_plain_ones() {
                 format!("select min(w{width}), max(w{width}), bit_xor(w{width}), count(w{width}) from t"),
                 format!("select bit_xor(w{width}) from t where id % 50 = 1"),
                 format!("select bit_xor(w{width}), min(name) from t where w3 >= 0 and w{width} is not null"),
-                format!("select count(*) from t where w{width} = (select max(w{width}) from t) or w5 is null"),
-                format!("select id from t where w{width} is null and id between 1000 and 1100 order by id limit 9"),
+                format!(
+                    "select count(*) from t where w{width} = (select max(w{width}) from t) or w5 is null"
+                ),
+                format!(
+                    "select id from t where w{width} is null and id between 1000 and 1100 order by id limit 9"
+                ),
             ] {
                 assert_eq!(answer(&packed, &sql).await, answer(&plain, &sql).await, "{sql}");
             }
@@ -98,9 +104,15 @@ async fn packed_rows_come_back_in_batches() {
     let batches: Vec<RecordBatch> = packed.batches(500).into_iter().flatten().collect();
     assert_eq!(arrow::compute::concat_batches(&rows.schema(), &batches).unwrap(), rows);
     let plain = table(&rows, &machine, PackedColumns::None);
-    assert!(packed.size_bytes() < plain.size_bytes() * 3 / 5, "{} of {}", packed.size_bytes(), plain.size_bytes());
+    assert!(
+        packed.size_bytes() < plain.size_bytes() * 3 / 5,
+        "{} of {}",
+        packed.size_bytes(),
+        plain.size_bytes()
+    );
     // A planner counts the bytes of the values, whichever way they are kept.
-    let bytes = |data: &TableData| *data.statistics(None, Some(&[5]), 500).total_byte_size.get_value().unwrap();
+    let bytes =
+        |data: &TableData| *data.statistics(None, Some(&[5]), 500).total_byte_size.get_value().unwrap();
     assert_eq!(bytes(&packed), ROWS * size_of::<i64>());
     let nulls = |data: &TableData| data.statistics(None, None, 500).column_statistics[3].null_count;
     assert_eq!(nulls(&packed), nulls(&plain));
@@ -111,7 +123,8 @@ async fn packed_rows_come_back_in_batches() {
 fn random_numbers_up_to_50_million_take_26_bits() {
     let machine = two_tiers();
     let value = |row: u64| 1 + (row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as i32 % 50_000_000;
-    let column: ArrayRef = Arc::new(Int32Array::from_iter_values((0..ROWS as u64).map(|row| value(row).abs())));
+    let column: ArrayRef =
+        Arc::new(Int32Array::from_iter_values((0..ROWS as u64).map(|row| value(row).abs())));
     let rows = RecordBatch::try_from_iter([("c1", column)]).unwrap();
     let data = table(&rows, &machine, PackedColumns::Named(vec!["c1".to_owned()]));
     let groups: Vec<_> = data.partitions().iter().flatten().collect();
