@@ -34,7 +34,8 @@ impl Connection for LocalConnection {
         let prepared = self.prepared.clone();
         let values = key.map(|key| ScalarValue::Int32(Some(key))).into_iter().collect();
         let answered = self.server.spawn(async move { prepared.execute(values).await }).await;
-        let batches = answered.map_err(|error| QueryError::Invalid(format!("the server's task has ended: {error}")))??;
+        let batches = answered
+            .map_err(|error| QueryError::Invalid(format!("the server's task has ended: {error}")))??;
         integers(&batches)
     }
 }
@@ -132,10 +133,12 @@ async fn ask_until_over(
     shared: &Shared,
 ) -> Result<(), QueryError> {
     while !shared.is_over.load(Ordering::Relaxed) {
+        let of_key;
         let (key, right) = match expected {
             Expected::Random(values) => {
                 let row = random.below(values.rows as usize) as u64;
-                (Some(row as i32 + 1), &[i64::from(values.value(0, row))][..])
+                of_key = [i64::from(values.value(0, row))];
+                (Some(row as i32 + 1), &of_key[..])
             }
             Expected::Counts(counts) => (None, &counts[..]),
         };
@@ -152,7 +155,8 @@ async fn ask_until_over(
 }
 
 fn monitor(shared: &Shared, times: Times, at_start: impl FnOnce()) -> Result<Counted, QueryError> {
-    let answers = || -> Vec<u64> { shared.answers.iter().map(|answers| answers.load(Ordering::Relaxed)).collect() };
+    let answers =
+        || -> Vec<u64> { shared.answers.iter().map(|answers| answers.load(Ordering::Relaxed)).collect() };
     thread::sleep(times.warm_up);
     at_start();
     let (begin, first) = (Instant::now(), answers());
@@ -208,7 +212,9 @@ mod tests {
     #[test]
     fn deviations_are_those_of_samples() {
         assert_eq!(deviation(&[3.0]), 0.0);
-        assert!((deviation(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) - (32.0_f64 / 7.0).sqrt()).abs() < 1e-12);
+        assert!(
+            (deviation(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) - (32.0_f64 / 7.0).sqrt()).abs() < 1e-12
+        );
     }
 
     /// Answers after a time of its own.
@@ -245,7 +251,8 @@ mod tests {
     #[test]
     fn a_wrong_answer_ends_the_run() {
         let right = Slow(Duration::from_millis(1), vec![1, 2]);
-        let error = run_slow(vec![right, Slow(Duration::from_millis(1), vec![1, 3])]).unwrap_err().to_string();
+        let error =
+            run_slow(vec![right, Slow(Duration::from_millis(1), vec![1, 3])]).unwrap_err().to_string();
         assert!(error.contains("connection 1 has the answer [1, 3]") && error.contains("[1, 2]"), "{error}");
     }
 }

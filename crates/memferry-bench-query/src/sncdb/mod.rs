@@ -24,6 +24,7 @@ mod workload;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datafusion::arrow::array::Array;
 use memferry::topology::Machine;
 use memferry_bench::harness::{Provenance, Row};
 use memferry_query::load::Progress;
@@ -83,7 +84,10 @@ impl SncdbBenchmark {
         progress: &dyn Progress,
     ) -> Result<SncdbBenchmark, QueryError> {
         if rows == 0 || rows > i32::MAX as u64 {
-            return Err(QueryError::Invalid(format!("a table of {rows} rows is not possible; choose 1 to {}", i32::MAX)));
+            return Err(QueryError::Invalid(format!(
+                "a table of {rows} rows is not possible; choose 1 to {}",
+                i32::MAX
+            )));
         }
         let places = Places::of(&machine, seed)?;
         let values = Values { rows, seed };
@@ -97,7 +101,12 @@ impl SncdbBenchmark {
                 ..Layout::new(Arc::clone(&machine), node)
             };
             let data = values.table(&layout, progress)?;
-            column_bytes = data.partitions().iter().flatten().map(|group| group.column(1).get_buffer_memory_size() as u64).sum();
+            column_bytes = data
+                .partitions()
+                .iter()
+                .flatten()
+                .map(|group| group.column(1).get_buffer_memory_size() as u64)
+                .sum();
             Ok(Arc::new(TieredTable::try_new(Arc::new(data), Arc::clone(&tiers))?))
         };
         let [first, second] = places.nodes;
@@ -148,7 +157,10 @@ impl SncdbBenchmark {
             Protocol::InProcess => {
                 let connection = |_| -> Result<LocalConnection, QueryError> {
                     let handle = server.handle();
-                    Ok(LocalConnection { prepared: handle.block_on(sessions.open().prepare(&sql))?, server: handle })
+                    Ok(LocalConnection {
+                        prepared: handle.block_on(sessions.open().prepare(&sql))?,
+                        server: handle,
+                    })
                 };
                 let connections = (0..workload.connections).map(connection).collect::<Result<Vec<_>, _>>()?;
                 clients::run(connections, clients.handle(), &expected, times, seed, at_start)?
@@ -242,8 +254,7 @@ fn rows_of(name: &str, balancing: &str, counted: &Counted, read: &[[f64; 3]]) ->
         }
     }
     if let [first, .., last] = counted.rss_bytes[..] {
-        let last = row("_rss", "bytes", &[last]);
-        rows.push(last.against("after the first second", first, first / counted.rss_bytes[counted.rss_bytes.len() - 1]));
+        rows.push(row("_rss", "bytes", &[last]).against("after the first second", first, first / last));
     }
     rows
 }

@@ -29,8 +29,12 @@ impl Places {
         let invalid = |error: &dyn std::fmt::Display| QueryError::Invalid(error.to_string());
         let all = Domains::of(machine).map_err(|error| invalid(&error))?;
         let socket = all[0].socket;
-        let nodes: Vec<NodeId> =
-            all.iter().filter(|domain| domain.socket == socket).map(|domain| domain.cpu_node).take(2).collect();
+        let nodes: Vec<NodeId> = all
+            .iter()
+            .filter(|domain| domain.socket == socket)
+            .map(|domain| domain.cpu_node)
+            .take(2)
+            .collect();
         let on = all.on(&nodes).map_err(|error| invalid(&error))?;
         let are_parts = on.len() < 2;
         let domains = if are_parts { on.split(2).map_err(|error| invalid(&error))? } else { on };
@@ -131,7 +135,8 @@ mod tests {
     #[test]
     fn workers_are_where_the_study_has_them() {
         let places = skylake();
-        let count = |workers| places.workers(workers).unwrap().iter().map(|domain| domain.cpus.len()).collect();
+        let count =
+            |workers| places.workers(workers).unwrap().iter().map(|domain| domain.cpus.len()).collect();
         let all: Vec<usize> = count(Workers::All);
         let halves: Vec<usize> = count(Workers::Half);
         assert_eq!(halves, all.iter().map(|cpus| cpus / 2).collect::<Vec<_>>());

@@ -17,8 +17,8 @@ use memferry_dsa::internals::affinity;
 use memferry_query::{Prefetch, QueryDomains, SessionOptions, TieredScanExec, TieredTable, session};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::places::cpus;
 use super::places::Places;
+use super::places::cpus;
 use super::workload::Workload;
 use crate::QueryError;
 
@@ -47,7 +47,8 @@ impl Traffic {
                 let distance = BYTES_BY_DISTANCE.iter().position(|&name| name == metric.value().name());
                 let domain = metric.labels().iter().find(|label| label.name() == "domain");
                 if let (Some(distance), Some(domain)) = (distance, domain)
-                    && let Some(read) = domain.value().parse().ok().and_then(|domain: usize| self.0.get(domain))
+                    && let Some(read) =
+                        domain.value().parse().ok().and_then(|domain: usize| self.0.get(domain))
                 {
                     read[distance].fetch_add(metric.value().as_usize() as u64, Ordering::Relaxed);
                 }
@@ -180,7 +181,10 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Executes it with values for its parameters, in their order.
-    pub(super) async fn execute(&self, values: Vec<ScalarValue>) -> Result<Vec<RecordBatch>, DataFusionError> {
+    pub(super) async fn execute(
+        &self,
+        values: Vec<ScalarValue>,
+    ) -> Result<Vec<RecordBatch>, DataFusionError> {
         let running = self.start(values).await?;
         running.batches().try_collect().await
     }
@@ -194,7 +198,9 @@ impl Prepared {
         };
         let plan = match plan {
             // EXECUTE has a plan with values, which is not optimised yet; SET and the like take effect here.
-            LogicalPlan::Statement(_) => context.execute_logical_plan(plan).await?.create_physical_plan().await?,
+            LogicalPlan::Statement(_) => {
+                context.execute_logical_plan(plan).await?.create_physical_plan().await?
+            }
             plan => {
                 let state = context.state();
                 state.query_planner().create_physical_plan(&plan, &state).await?
@@ -239,9 +245,15 @@ pub(super) fn integers(batches: &[RecordBatch]) -> Result<Vec<i64>, QueryError> 
     for batch in batches.iter().filter(|batch| batch.num_rows() > 0) {
         let column = batch.column(0);
         match column.data_type() {
-            DataType::Int32 => integers.extend(column.as_primitive::<Int32Type>().values().iter().map(|&it| i64::from(it))),
+            DataType::Int32 => {
+                integers.extend(column.as_primitive::<Int32Type>().values().iter().map(|&it| i64::from(it)))
+            }
             DataType::Int64 => integers.extend_from_slice(column.as_primitive::<Int64Type>().values()),
-            other => return Err(QueryError::Invalid(format!("an answer is of type {other}, and should be integers"))),
+            other => {
+                return Err(QueryError::Invalid(format!(
+                    "an answer is of type {other}, and should be integers"
+                )));
+            }
         }
     }
     integers.sort_unstable();

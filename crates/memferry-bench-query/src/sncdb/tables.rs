@@ -51,9 +51,7 @@ impl Values {
         let names = ["c0"].into_iter().chain(VALUES);
         let fields: Vec<Field> = names.map(|name| Field::new(name, DataType::Int32, false)).collect();
         let schema = Arc::new(Schema::new(fields));
-        let bound = |part: usize, parts: usize| {
-            (u128::from(self.rows) * part as u128 / parts as u128) as u64
-        };
+        let bound = |part: usize, parts: usize| (u128::from(self.rows) * part as u128 / parts as u128) as u64;
         let open = |part: usize, parts: usize| -> PartitionReader {
             let (start, end) = (bound(part, parts), bound(part + 1, parts));
             let batch_schema = Arc::clone(&schema);

@@ -131,7 +131,8 @@ impl Statement {
             Statement::Random => "select c1 from tbl_0 where c0 = $1".to_owned(),
             Statement::Scan { range_pred, .. } => {
                 let end = scaled(range_pred, rows);
-                let blocks = self.columns().into_iter().enumerate().filter(|(_, columns)| !columns.is_empty());
+                let blocks =
+                    self.columns().into_iter().enumerate().filter(|(_, columns)| !columns.is_empty());
                 let block = |(table, columns): (usize, std::ops::Range<usize>)| {
                     let predicates: Vec<String> =
                         columns.map(|column| format!("c{} < {end}", column + 1)).collect();
@@ -172,9 +173,10 @@ impl Workload {
         };
         let (kind, skew) = match statement {
             Statement::Random => ("random".to_owned(), String::new()),
-            Statement::Scan { on_first, range_pred } => {
-                (format!("scan_{range_pred}"), format!("_{on_first}_{}", PREDICATES - on_first.min(&PREDICATES)))
-            }
+            Statement::Scan { on_first, range_pred } => (
+                format!("scan_{range_pred}"),
+                format!("_{on_first}_{}", PREDICATES - on_first.min(&PREDICATES)),
+            ),
         };
         format!("{kind}_{workers}{stealing}{skew}_{binding}_{clients}")
     }

@@ -1,6 +1,7 @@
 //! `memferry bench sncdb`: the workload of the study about sub-NUMA clusters, on this machine.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use anyhow::{Result, bail};
 use memferry::topology::Machine;
 use memferry_bench::harness::Record;
 use memferry_bench_query::sncdb::{
-    Balancing, CLIENTS, Clients, PREDICATES, RANGE_PREDS, ROWS, SncdbBenchmark, Statement, Workers, Workload,
+    Balancing, CLIENTS, Clients, PREDICATES, Protocol, RANGE_PREDS, ROWS, SncdbBenchmark, Statement, Workers,
+    Workload,
 };
 use memferry_query::load::Progress;
 use memferry_query::schedule::{Binding, Stealing};
@@ -64,9 +66,16 @@ pub(crate) struct Arguments {
     /// such a CPU].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     clients: Vec<Clients>,
-    /// Automatic NUMA balancing of the kernel during a run: kept, off, on. The state before is restored.
+    /// Automatic NUMA balancing of the kernel during a run: kept, off, on. The state before is restored at the end of the run.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "kept")]
     balancing: Vec<Balancing>,
+    /// How connections reach the server: in-process, or postgres (its protocol, over TCP within this machine).
+    #[arg(long, value_name = "PROTOCOL", default_value = "in-process")]
+    protocol: ProtocolName,
+    /// Instead of measuring: serves the tables tbl_0 and tbl_1 with the protocol of PostgreSQL at this address, such as
+    /// 127.0.0.1:5432, for --seconds or until it is interrupted. Everyone who reaches it can read them.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["protocol", "balancing", "json", "out"])]
+    listen: Option<SocketAddr>,
     /// Seed of the tables, of the CPUs of `half`, and of keys.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -83,8 +92,38 @@ enum StatementKind {
     Scan,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ProtocolName {
+    InProcess,
+    Postgres,
+}
+
+impl ProtocolName {
+    fn protocol(self) -> Result<Protocol> {
+        match self {
+            ProtocolName::InProcess => Ok(Protocol::InProcess),
+            #[cfg(feature = "postgres")]
+            ProtocolName::Postgres => Ok(Protocol::Postgres),
+            #[cfg(not(feature = "postgres"))]
+            ProtocolName::Postgres => Err(without_postgres()),
+        }
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+fn without_postgres() -> anyhow::Error {
+    usage(
+        "this build cannot speak the protocol of PostgreSQL; build it with --features memferry-cli/postgres",
+    )
+}
+
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let directory = arguments.keep.directory(arguments.quick)?;
+    let protocol = arguments.protocol.protocol()?;
+    #[cfg(not(feature = "postgres"))]
+    if arguments.listen.is_some() {
+        return Err(without_postgres());
+    }
     let machine = Arc::new(Machine::discover()?);
     let (rows, seconds, warm_up) = if arguments.quick { (20_000, 1, 0) } else { (ROWS, 10, 5) };
     let rows = arguments.rows.unwrap_or(rows);
@@ -95,6 +134,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         SncdbBenchmark::new(Arc::clone(&machine), rows, arguments.seed, &bar).map_err(query_error)?;
     bar.clear();
     (bench.seconds, bench.warm_up) = (seconds, Duration::from_secs(warm_up.into()));
+    bench.protocol = protocol;
     let [first, second, elsewhere] = bench.cpus();
     let workloads = workloads(arguments, rows, !elsewhere.is_empty());
     let (left_out, possible): (Vec<_>, Vec<_>) = workloads
@@ -112,13 +152,17 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         let _ =
             writeln!(io::stderr(), "left out {}: {}", workload.name(), why.as_deref().unwrap_or_default());
     }
+    #[cfg(feature = "postgres")]
+    if let Some(address) = arguments.listen {
+        return listen(&bench, &possible[0].1, address, arguments.seconds, out);
+    }
     let options = json!({
         "quick": arguments.quick,
         "rows": rows,
         "seconds": seconds,
         "warm_up": warm_up,
         "connections": possible[0].1.connections,
-        "connected": "in process",
+        "protocol": format!("{protocol:?}"),
         "first_cpus": first,
         "second_cpus": second,
         "elsewhere_cpus": elsewhere,
@@ -135,6 +179,31 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     }
     drop(bar);
     arguments.keep.finish(&record, directory, out)
+}
+
+/// Serves the tables, with the workers of the first run.
+#[cfg(feature = "postgres")]
+fn listen(
+    bench: &SncdbBenchmark,
+    workload: &Workload,
+    address: SocketAddr,
+    seconds: Option<u32>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut written = Ok(());
+    let ready = |address: SocketAddr| {
+        let (host, port) = (address.ip(), address.port());
+        written = writeln!(out, "listening at {address}: psql -h {host} -p {port} -U anyone any")
+            .and_then(|()| out.flush());
+    };
+    let until = async {
+        match seconds {
+            Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds.into())).await,
+            None => std::future::pending().await,
+        }
+    };
+    bench.serve(workload, address, ready, until).map_err(query_error)?;
+    Ok(written?)
 }
 
 /// All combinations of the options. Stealing needs workers on both domains; a random access reads one row group.

@@ -19,7 +19,10 @@ impl PostgresConnection {
     ///
     /// # Errors
     /// [`QueryError::Peer`] with the server's text.
-    pub(in super::super) async fn open(address: SocketAddr, sql: &str) -> Result<PostgresConnection, QueryError> {
+    pub(in super::super) async fn open(
+        address: SocketAddr,
+        sql: &str,
+    ) -> Result<PostgresConnection, QueryError> {
         let parameters = format!("host={} port={} user=sncdb", address.ip(), address.port());
         let (client, connection) = tokio_postgres::connect(&parameters, NoTls).await.map_err(failed)?;
         // It ends with the client, and its error is that of the client's next statement.

@@ -138,7 +138,10 @@ fn check(plan: &LogicalPlan) -> PgWireResult<()> {
     if let LogicalPlan::Statement(Statement::SetVariable(set)) = plan
         && set.variable.starts_with("datafusion.runtime")
     {
-        return Err(user_error("42501", format!("{} is shared by all sessions and cannot be set", set.variable)));
+        return Err(user_error(
+            "42501",
+            format!("{} is shared by all sessions and cannot be set", set.variable),
+        ));
     }
     Ok(())
 }
@@ -237,7 +240,11 @@ impl QueryParser for Parser {
         Ok(parameter_types(prepared)?.iter().map(of_parameter).collect())
     }
 
-    fn get_result_schema(&self, prepared: &Prepared, format: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
+    fn get_result_schema(
+        &self,
+        prepared: &Prepared,
+        format: Option<&Format>,
+    ) -> PgWireResult<Vec<FieldInfo>> {
         // Statements such as SET have no columns, or those that `respond` says.
         if matches!(prepared.plan, LogicalPlan::Statement(_)) {
             return Ok(Vec::new());

@@ -12,9 +12,9 @@
 
 mod connection;
 mod handler;
-mod values;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use pgwire::api::ConnectionManager;
 use pgwire::tokio::process_socket;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -39,6 +39,9 @@ const CONNECTIONS_MAX: usize = 1000;
 
 /// How long a listener waits if it cannot accept, as without a file descriptor: others may end meanwhile.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long a client that is refused may take to read why.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// Listens for clients. Dropping it closes all connections.
 pub(super) struct Listener {
@@ -99,7 +102,11 @@ async fn accept(listener: TcpListener, sessions: Sessions) {
     }
 }
 
-async fn serve(socket: TcpStream, sessions: Sessions, manager: Arc<ConnectionManager>) -> std::io::Result<()> {
+async fn serve(
+    socket: TcpStream,
+    sessions: Sessions,
+    manager: Arc<ConnectionManager>,
+) -> std::io::Result<()> {
     let socket = socket.into_std()?;
     let watched = TcpStream::from_std(socket.try_clone()?)?;
     let handler = Arc::new(Handler::new(sessions, watched, manager));
@@ -118,7 +125,12 @@ async fn refuse(mut socket: TcpStream) {
     message.push(0);
     let length = message.len() as u32 - 1;
     message[1..5].copy_from_slice(&length.to_be_bytes());
-    // It may be gone.
-    let _ = socket.write_all(&message).await;
-    let _ = socket.shutdown().await;
+    // It may be gone. A socket that is closed before its bytes were read takes back what it has sent.
+    let told = async {
+        socket.write_all(&message).await?;
+        socket.shutdown().await?;
+        while socket.read(&mut [0; 512]).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(REFUSED_FOR, told).await;
 }

@@ -94,10 +94,10 @@ pub(super) fn parameters<S: Clone>(
 
 /// The rows of a batch.
 pub(super) fn rows_of(batch: &RecordBatch, fields: &Arc<Vec<FieldInfo>>) -> PgWireResult<Vec<DataRow>> {
-    let mut columns = batch.columns().iter().map(Column::of).collect::<Result<Vec<_>, _>>()?;
+    let columns = batch.columns().iter().map(Column::of).collect::<Result<Vec<_>, _>>()?;
     let mut encoder = DataRowEncoder::new(Arc::clone(fields));
     let row = |row| {
-        for column in &mut columns {
+        for column in &columns {
             column.encode(row, &mut encoder)?;
         }
         Ok(encoder.take_row())
@@ -125,7 +125,9 @@ impl<'a> Column<'a> {
     fn encode(&self, row: usize, to: &mut DataRowEncoder) -> PgWireResult<()> {
         macro_rules! value {
             ($array:ident, $type:ty, $as:ty) => {
-                to.encode_field(&$array.is_valid(row).then(|| <$as>::from($array.as_primitive::<$type>().value(row))))
+                to.encode_field(
+                    &$array.is_valid(row).then(|| <$as>::from($array.as_primitive::<$type>().value(row))),
+                )
             };
         }
         match self {
@@ -133,7 +135,9 @@ impl<'a> Column<'a> {
                 to.encode_field(&array.is_valid(row).then(|| text.value(row).to_string()))
             }
             Column::Typed(array) => match array.data_type() {
-                DataType::Boolean => to.encode_field(&array.is_valid(row).then(|| array.as_boolean().value(row))),
+                DataType::Boolean => {
+                    to.encode_field(&array.is_valid(row).then(|| array.as_boolean().value(row)))
+                }
                 DataType::Int8 => value!(array, Int8Type, i16),
                 DataType::Int16 => value!(array, Int16Type, i16),
                 DataType::Int32 => value!(array, Int32Type, i32),
