@@ -14,6 +14,7 @@
 
 mod balancing;
 mod clients;
+mod packed;
 mod places;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::Array;
-use memferry::topology::Machine;
+use memferry::topology::{Machine, NodeId};
 use memferry_bench::harness::{Provenance, Row};
 use memferry_query::load::Progress;
 use memferry_query::{Layout, PackedColumns, TieredTable, Tiers};
@@ -49,6 +50,7 @@ pub struct SncdbBenchmark {
     places: Places,
     values: Values,
     tables: [Arc<TieredTable>; 2],
+    maker: TableMaker,
     /// Counts that were found without a database, by statement.
     known: Vec<(Statement, Vec<i64>)>,
     /// Bytes of a column of random integers.
@@ -59,6 +61,28 @@ pub struct SncdbBenchmark {
     pub seconds: u32,
     /// How connections reach the server. Within this process by default.
     pub protocol: Protocol,
+}
+
+/// What all tables have in common.
+struct TableMaker {
+    machine: Arc<Machine>,
+    partitions: usize,
+    tiers: Arc<Tiers>,
+}
+
+impl TableMaker {
+    fn table(
+        &self,
+        values: Values,
+        node: NodeId,
+        packed: PackedColumns,
+        progress: &dyn Progress,
+    ) -> Result<Arc<TieredTable>, QueryError> {
+        let layout =
+            Layout { partitions: self.partitions, packed, ..Layout::new(Arc::clone(&self.machine), node) };
+        let data = values.table(&layout, progress)?;
+        Ok(Arc::new(TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers))?))
+    }
 }
 
 /// How connections reach the server.
@@ -91,29 +115,22 @@ impl SncdbBenchmark {
         }
         let places = Places::of(&machine, seed)?;
         let values = Values { rows, seed };
-        let packed = PackedColumns::Named(VALUES.map(str::to_owned).to_vec());
         let tiers = Tiers::builder(Arc::clone(&machine)).build()?;
+        let maker = TableMaker { machine, partitions: places.cpus_count(), tiers };
+        let packed = PackedColumns::Named(VALUES.map(str::to_owned).to_vec());
         let mut column_bytes = 0;
         let mut table = |node| -> Result<Arc<TieredTable>, QueryError> {
-            let layout = Layout {
-                partitions: places.cpus_count(),
-                packed: packed.clone(),
-                ..Layout::new(Arc::clone(&machine), node)
-            };
-            let data = values.table(&layout, progress)?;
-            column_bytes = data
-                .partitions()
-                .iter()
-                .flatten()
-                .map(|group| group.column(1).get_buffer_memory_size() as u64)
-                .sum();
-            Ok(Arc::new(TieredTable::try_new(Arc::new(data), Arc::clone(&tiers))?))
+            let table = maker.table(values, node, packed.clone(), progress)?;
+            let groups = table.data();
+            let groups = groups.partitions().iter().flatten();
+            column_bytes = groups.map(|group| group.column(1).get_buffer_memory_size() as u64).sum();
+            Ok(table)
         };
         let [first, second] = places.nodes;
         let tables = [table(first)?, table(second)?];
         let (warm_up, seconds) = (Duration::from_secs(5), 10);
         let (known, protocol) = (Vec::new(), Protocol::InProcess);
-        Ok(SncdbBenchmark { places, values, tables, known, column_bytes, warm_up, seconds, protocol })
+        Ok(SncdbBenchmark { places, values, tables, maker, known, column_bytes, warm_up, seconds, protocol })
     }
 
     /// Whether the two domains are parts of one node, which shares its memory between them.

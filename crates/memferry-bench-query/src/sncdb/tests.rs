@@ -69,6 +69,15 @@ fn a_column_takes_as_many_bits_as_its_values() {
 }
 
 #[test]
+fn packed_and_plain_columns_are_compared() {
+    let Some(bench) = bench() else { return };
+    let rows = bench.packed_rows(&small(Statement::Random), 2).unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["packed_scan_10000", "packed_scan_100000", "packed_scan_1000000"]);
+    assert!(rows.iter().all(|row| row.peer.as_ref().is_some_and(|peer| peer.ratio > Some(0.0))), "{rows:?}");
+}
+
+#[test]
 fn impossible_runs_are_named() {
     let Some(mut bench) = bench() else { return };
     bench.places.elsewhere.clear();

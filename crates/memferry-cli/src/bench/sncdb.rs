@@ -83,6 +83,9 @@ pub(crate) struct Arguments {
     keep: Keep,
 }
 
+/// Scans of packed and of plain columns, enough for an interval of confidence.
+const PAIRS_COUNT: usize = 21;
+
 /// A week.
 const SECONDS_MAX: i64 = 7 * 24 * 3600;
 
@@ -172,6 +175,10 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let mut record: Record = start_record("sncdb", machine.as_ref().clone(), arguments.seed, options);
     record.rows.push(bench.column_row());
     let telemetry = arguments.keep.telemetry();
+    let pairs_count = if arguments.quick { 2 } else { PAIRS_COUNT };
+    record
+        .rows
+        .extend(telemetry.rows(|| bench.packed_rows(&possible[0].1, pairs_count)).map_err(query_error)?);
     let bar = Bar::of("running connections", possible.len());
     for (_, workload) in &possible {
         record.rows.extend(telemetry.rows(|| bench.run(workload)).map_err(query_error)?);
