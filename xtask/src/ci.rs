@@ -64,13 +64,7 @@ const TOGETHER: &[Step] = &[
     ("format", || cargo(["fmt", "--all", "--check"]).run()),
     ("clippy", || {
         cargo(["clippy", "--locked", "--workspace", "--all-targets"])
-            .args([
-                "--features",
-                "memferry-cli/peers,memferry-cli/stores,memferry-cli/postgres",
-                "--",
-                "-D",
-                "warnings",
-            ])
+            .args(["--features", "memferry-cli/peers,memferry-cli/stores", "--", "-D", "warnings"])
             .run()
     }),
     ("documentation", || {
