@@ -29,14 +29,15 @@ fn mistakes_are_named() {
         let output = memferry(&[&["place"], arguments, &["--", "true"]].concat()).output().unwrap();
         (output.status.code(), text(&output.stderr))
     };
-    for (arguments, words) in [
-        (&["--nodes", "977"][..], "no node 977"),
+    let cases: [(&[&str], &str); 6] = [
+        (&["--nodes", "977"], "no node 977"),
         (&["--weights", "977=3"], "no node 977"),
         (&["--weights", "0=0"], "from 1 to 255"),
         (&["--weights", "0=256"], "from 1 to 255"),
         (&["--on", "977"], "no node 977"),
         (&["--file", "x=odd"], "a pattern and a policy"),
-    ] {
+    ];
+    for (arguments, words) in cases {
         let (status, told) = error(arguments);
         assert!(status == Some(USAGE) && told.contains(words), "{arguments:?}: {status:?} {told}");
     }
