@@ -31,12 +31,8 @@ pub(crate) fn own_policy() -> Option<String> {
 
 fn policy_name(mode: c_int) -> Option<String> {
     let names = ["preferred", "bind", "interleave", "local", "preferred many", "weighted interleave"];
-    match usize::try_from(mode).ok()?.checked_sub(1) {
-        None => None,
-        Some(index) => {
-            Some(names.get(index).map_or(format!("with the number {mode}"), |&name| name.to_owned()))
-        }
-    }
+    let index = usize::try_from(mode).ok()?.checked_sub(1)?;
+    Some(names.get(index).map_or(format!("with the number {mode}"), |&name| name.to_owned()))
 }
 
 /// Sets the policy of this thread.

@@ -35,7 +35,7 @@ const ARGUMENT: &str = "MEMFERRY_TEST_ARGUMENT";
 fn two_nodes(machine: &Machine) -> (NodeId, NodeId) {
     let with_memory = || machine.nodes().iter().filter(|node| node.memory_bytes > Some(0));
     let first = with_memory().find(|node| !node.cpus.is_empty()).expect("a test runs on it").id;
-    (first, with_memory().map(|node| node.id).filter(|&id| id != first).last().expect("there are several"))
+    (first, with_memory().map(|node| node.id).rfind(|&id| id != first).expect("there are several"))
 }
 
 /// Runs a case, and returns its output.
@@ -188,10 +188,10 @@ fn assert_stripes(bytes: &[u8], (first, last): (NodeId, NodeId)) {
 }
 
 fn allocations(nodes: (NodeId, NodeId)) {
-    let mut mapped = map(64 * MIB);
+    let mapped = map(64 * MIB);
     write_pattern(mapped);
     assert_stripes(mapped, nodes);
-    let mut small_pages = map(4 * MIB);
+    let small_pages = map(4 * MIB);
     write_pattern(small_pages);
     assert_stripes(small_pages, nodes);
     let mut allocated = Vec::with_capacity(33 * MIB + 5);
@@ -215,9 +215,6 @@ fn allocations(nodes: (NodeId, NodeId)) {
     for bytes in [small.as_slice(), std::hint::black_box(&stack)] {
         assert!(nodes_of(bytes).iter().all(|&node| node == nodes.0), "{:?}", nodes_of(bytes));
     }
-    drop((allocated, zeroed));
-    (mapped, small_pages) = (&mut [], &mut []);
-    let _ = (mapped, small_pages);
 }
 
 /// Units of pages in turn, as the kernel interleaves: each run of a period has each node as often as its weight.
@@ -493,9 +490,10 @@ fn a_replica_is_on_the_node_of_its_process() {
 fn a_full_node_gets_no_replica() {
     on_several_nodes(|machine, nodes| {
         let Some((node, _)) = numa_support::a_node_to_fill(machine, nodes) else { return };
-        let with_cpus = machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| node.id);
+        let mut with_cpus = machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| node.id);
         // The node of copies is the node of the CPUs, so a node with CPUs is filled.
-        let node = if machine.node(node).unwrap().cpus.is_empty() { with_cpus.last().unwrap() } else { node };
+        let node =
+            if machine.node(node).unwrap().cpus.is_empty() { with_cpus.next_back().unwrap() } else { node };
         let (_directory, path) = cached_file(16 * MIB);
         let hog: Vec<Mapping> = fill_for_good(machine, node);
         let text = run("replica", &format!("{} {node} shared", path.display()));

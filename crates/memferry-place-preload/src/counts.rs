@@ -11,7 +11,9 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    const NEW: Ranges = Ranges { count: AtomicU64::new(0), bytes: AtomicU64::new(0) };
+    const fn new() -> Ranges {
+        Ranges { count: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
 
     pub(crate) fn add(&self, bytes: usize) {
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -56,18 +58,18 @@ pub(crate) struct Counts {
 }
 
 pub(crate) static COUNTS: Counts = Counts {
-    heap: Ranges::NEW,
-    anonymous: Ranges::NEW,
-    files: Ranges::NEW,
-    replicas: Ranges::NEW,
-    unconfined: Ranges::NEW,
-    without_room: Ranges::NEW,
-    writable: Ranges::NEW,
-    own_policy: Ranges::NEW,
-    after_device: Ranges::NEW,
-    without_weights: Ranges::NEW,
-    refused: Ranges::NEW,
-    freed: Ranges::NEW,
+    heap: Ranges::new(),
+    anonymous: Ranges::new(),
+    files: Ranges::new(),
+    replicas: Ranges::new(),
+    unconfined: Ranges::new(),
+    without_room: Ranges::new(),
+    writable: Ranges::new(),
+    own_policy: Ranges::new(),
+    after_device: Ranges::new(),
+    without_weights: Ranges::new(),
+    refused: Ranges::new(),
+    freed: Ranges::new(),
     refusal: AtomicI32::new(0),
     freed_bytes: [const { AtomicU64::new(0) }; NODES_MAX],
 };

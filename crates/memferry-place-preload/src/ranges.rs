@@ -13,7 +13,7 @@ use crate::sys::{self, NODES_MAX, PAGE};
 
 const BUCKETS: usize = 512;
 const PLACES: usize = 8;
-/// Pages of a freed range that are looked at: evenly spaced. The query takes a few microseconds.
+/// Pages of a freed range that are looked at: one of each of so many parts. The query takes a few microseconds.
 const SAMPLES: usize = 64;
 
 #[repr(C, align(64))]
@@ -73,8 +73,10 @@ pub(crate) fn sample(start: usize, bytes: usize) {
     }
     let (mut pages, mut nodes) = ([0; SAMPLES], [-1 as c_int; SAMPLES]);
     for (index, page) in pages[..samples].iter_mut().enumerate() {
-        // The middle of each of so many equal parts.
-        *page = first + (2 * index + 1) * count / (2 * samples) * PAGE;
+        // Somewhere in each of so many equal parts: even distances would meet the same nodes of a periodic pattern.
+        let (from, to) = (index * count / samples, (index + 1) * count / samples);
+        let somewhere = (first / PAGE + index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        *page = first + (from + somewhere % (to - from)) * PAGE;
     }
     if !sys::nodes_of(&pages[..samples], &mut nodes[..samples]) {
         return;
