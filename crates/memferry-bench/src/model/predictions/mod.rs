@@ -33,6 +33,9 @@ pub struct Prediction {
     pub is_fit: bool,
     /// Whether it follows from inputs or other rows by arithmetic, or states what a route is: then it is no prediction.
     pub is_echo: bool,
+    /// Whether only the direction of a published change is predicted, and not its size: it counts neither as predicted nor as
+    /// close.
+    pub is_direction: bool,
     /// Whether it is about a row that was set aside before the calibration.
     pub is_held_out: bool,
     /// The reason of a large error.
@@ -125,6 +128,7 @@ impl List {
             calibrated_on: self.context,
             is_fit: false,
             is_echo: false,
+            is_direction: false,
             is_held_out: false,
             unexplained: None,
         });
