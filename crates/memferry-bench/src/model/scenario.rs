@@ -114,8 +114,7 @@ impl Scenario {
 
     fn checked(self) -> Result<Scenario, ModelError> {
         let Content { query, copy, submit, clients, tables, .. } = &self.content;
-        let given =
-            [query.is_some(), copy.is_some(), submit.is_some(), clients.is_some(), tables.is_some()];
+        let given = [query.is_some(), copy.is_some(), submit.is_some(), clients.is_some(), tables.is_some()];
         if given.into_iter().filter(|&is_there| is_there).count() == 1 {
             return Ok(self);
         }

@@ -42,7 +42,8 @@ pub fn lookups(machine: &Machine) -> Result<Lookup, ModelError> {
     let domains: Vec<_> = study.domains().collect();
     let unknown = |what: String| ModelError::Unknown { what };
     let cache = machine.facts().iter().find(|fact| fact.name == CACHE);
-    let cache_mib = cache.map(|fact| fact.value).ok_or_else(|| unknown(format!("the fact {CACHE} in MiB")))?;
+    let cache_mib =
+        cache.map(|fact| fact.value).ok_or_else(|| unknown(format!("the fact {CACHE} in MiB")))?;
     let latency = |from: &_| {
         let link = machine.link(*from, domains[0]);
         link.read_latency_ns.ok_or_else(|| unknown(format!("the latency of node {}", domains[0])))

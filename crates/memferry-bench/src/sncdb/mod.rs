@@ -22,10 +22,10 @@ mod tests;
 
 pub use layout::Layout;
 pub use lookups::{Lookup, lookups};
-pub use results::{Results, counted_again};
 pub(crate) use results::FIT;
-pub use rows::{rows, scan_name};
+pub use results::{Results, counted_again};
 pub(crate) use rows::rows_of;
+pub use rows::{rows, scan_name};
 
 use std::fmt;
 
@@ -122,8 +122,9 @@ impl Study {
         let hardware = Hardware::of(machine)?;
         let sockets = machine.sockets();
         let nodes = sockets.first().map_or(&[][..], |socket| &socket.domains);
-        let with_memory =
-            |id: NodeId| machine.nodes().iter().find(|node| node.id == id && node.has_memory() && !node.cpus.is_empty());
+        let with_memory = |id: NodeId| {
+            machine.nodes().iter().find(|node| node.id == id && node.has_memory() && !node.cpus.is_empty())
+        };
         let domains = nodes.iter().filter_map(|domain| with_memory(domain.cpu_node));
         let domains: Vec<_> = domains.map(|node| (node.id, node.cpus.len())).take(2).collect();
         let Some(&(_, threads)) = domains.first() else {
@@ -158,7 +159,9 @@ impl Study {
             return wrong(format!("it has {on_first} predicates on the first table of {PREDICATES} in all"));
         }
         if !(1..=ROWS).contains(&range_pred) {
-            return wrong(format!("its predicates are below {range_pred}; columns have values from 1 to {ROWS}"));
+            return wrong(format!(
+                "its predicates are below {range_pred}; columns have values from 1 to {ROWS}"
+            ));
         }
         let Setting { workers, is_stealing } = setting;
         let one = self.domains.len() == 1;

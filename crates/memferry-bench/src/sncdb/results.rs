@@ -31,9 +31,8 @@ impl Results {
         let machine = Machine::from_profile("skylake-8180-snc-on")?;
         let rate = |memory| machine.link(NodeId(0), NodeId(memory)).read_bytes_per_s.unwrap_or(0) as f64;
         let scanned = PREDICATES as f64 * Layout::VALUE.vector_bytes();
-        let result_bytes = |gain_percent: f64| {
-            scanned * ((1.0 + gain_percent / 100.0) * rate(0) / rate(1) - 1.0)
-        };
+        let result_bytes =
+            |gain_percent: f64| scanned * ((1.0 + gain_percent / 100.0) * rate(0) / rate(1) - 1.0);
         let [(few, few_rows), (many, many_rows)] =
             FIT.map(|(row, range_pred)| (result_bytes(published(row)), found(PREDICATES, range_pred)));
         let bytes_per_row = (many - few) / (many_rows - few_rows);
@@ -66,7 +65,7 @@ pub fn counted_again(results: &Results) -> f64 {
 }
 
 /// A published number.
-pub(super) fn published(row: &str) -> f64 {
+fn published(row: &str) -> f64 {
     let figure = figures().into_iter().find(|figure| figure.id == row);
     figure.and_then(|figure| figure.number()).unwrap_or(f64::NAN)
 }

@@ -138,7 +138,8 @@ fn all_scenarios_run_and_the_table_is_the_validated_one() {
         let rows = scenario.run(None).expect(name);
         assert!(!rows.is_empty() && !scenario.about().is_empty());
         // Parts of a run may be 0, such as what was stolen.
-        let is_whole = |row: &Row| row.value > 0.0 || name.starts_with("snc-figure") && row.name.contains(": ");
+        let is_whole =
+            |row: &Row| row.value > 0.0 || name.starts_with("snc-figure") && row.name.contains(": ");
         assert!(rows.iter().all(|row| row.value.is_finite() && is_whole(row)), "{name}: {rows:?}");
     }
     let rows = model::scenario("table-6.2").expect("built in").run(None).expect("known");

@@ -450,7 +450,9 @@ mod tests {
     #[test]
     fn deviations_are_between_intervals() {
         // Ten seconds with one event, ten with three.
-        let times: Vec<f64> = (0..20).flat_map(|second| vec![f64::from(second) + 0.5; if second < 10 { 1 } else { 3 }]).collect();
+        let times: Vec<f64> = (0..20)
+            .flat_map(|second| vec![f64::from(second) + 0.5; if second < 10 { 1 } else { 3 }])
+            .collect();
         is_about(deviation(&times, 20.0), 1.0, 1e-9);
         assert_eq!(deviation(&[0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95], 1.0), 0.0);
     }

@@ -77,12 +77,15 @@ impl List {
         let named = |what: &str, it: &Skewed| format!("{what}, {} of 50 M", it.range_pred);
 
         self.context = &[];
-        for (name, row, layout) in [("size of C0", "G205", Layout::KEY), ("size of C1 to C6", "G206", Layout::VALUE)] {
+        for (name, row, layout) in
+            [("size of C0", "G205", Layout::KEY), ("size of C1 to C6", "G206", Layout::VALUE)]
+        {
             self.figure(name, &[row], layout.bytes() / 1e6, "MB");
         }
 
         self.context = SNC;
-        let packed = packed_queries_per_s(&off_machine, self.published("G210") as usize, self.published("G248"))?;
+        let packed =
+            packed_queries_per_s(&off_machine, self.published("G210") as usize, self.published("G248"))?;
         self.figure("queries a second, packed columns", &["G249"], packed, "queries/s");
         let rate = |machine: &Machine, memory| {
             machine.link(NodeId(0), NodeId(memory)).read_bytes_per_s.unwrap_or(0) as f64
@@ -104,7 +107,13 @@ impl List {
             let left = 100.0 - self.published(row);
             for (of, reference) in [("SNC off", &it.off), ("balanced", &it.balanced)] {
                 let share = 100.0 * it.skewed.queries_per_s / reference.queries_per_s;
-                self.push(&named(&format!("left with skew 2/4, of {of}"), it), &[row], share, (left, left), "%");
+                self.push(
+                    &named(&format!("left with skew 2/4, of {of}"), it),
+                    &[row],
+                    share,
+                    (left, left),
+                    "%",
+                );
             }
         }
         let stealing = |it: &Skewed| it.skewed_stealing.queries_per_s / it.skewed.queries_per_s;
@@ -113,7 +122,8 @@ impl List {
         for (it, row) in all.into_iter().zip(["G227", "G229", "G231"]) {
             let gain = 100.0 * (it.neighbour.queries_per_s / it.own.queries_per_s - 1.0);
             let name = named("gain of scanning the neighbour", it);
-            self.figure(&name, &[row], gain, "%").is_fit = sncdb::FIT.iter().any(|&(fitted, _)| fitted == row);
+            self.figure(&name, &[row], gain, "%").is_fit =
+                sncdb::FIT.iter().any(|&(fitted, _)| fitted == row);
         }
         for (name, run, of) in [
             ("balanced 3/3 of SNC off", &some.balanced, &some.off),
@@ -139,8 +149,10 @@ impl List {
         let counted = |run: &TaskRun| run.bytes_per_s() + again * run.bytes_per_s_away();
         for (it, row) in all.into_iter().zip(["G228", "G230", "G232"]) {
             let gain = 100.0 * (counted(&it.neighbour) / counted(&it.own) - 1.0);
-            self.figure(&named("gain of scanning the neighbour, memory", it), &[row], gain, "%").unexplained =
-                Some("the counters' excess was fitted to another case, and no row says what they count twice");
+            self.figure(&named("gain of scanning the neighbour, memory", it), &[row], gain, "%")
+                .unexplained = Some(
+                "the counters' excess was fitted to another case, and no row says what they count twice",
+            );
         }
         for it in all {
             let share = 100.0 * counted(&it.from_one) / counted(&it.off);
@@ -149,7 +161,8 @@ impl List {
 
         self.context = SNC_LATENCY;
         let waits = [lookups(&off_machine)?, lookups(&on_machine)?].map(|lookup| lookup.wait_ns());
-        self.statement("random accesses lose by SNC", &["G221", "G222"], waits[1] > waits[0]).is_direction = true;
+        self.statement("random accesses lose by SNC", &["G221", "G222"], waits[1] > waits[0]).is_direction =
+            true;
         Ok(())
     }
 

@@ -44,7 +44,9 @@ impl Papers {
                         rows. Modelled as codes of a sorted dictionary; a scan reads the codes of a column, 156 MB."
             .to_owned();
         figure.y = Axis::new("size in MB; in brackets the error of the model", Scale::Linear);
-        for (name, layout, row) in [("C0, with its index", Layout::KEY, "G205"), ("each of C1 to C6", Layout::VALUE, "G206")] {
+        for (name, layout, row) in
+            [("C0, with its index", Layout::KEY, "G205"), ("each of C1 to C6", Layout::VALUE, "G206")]
+        {
             figure.points.push(Point::new("size", Provenance::Modelled, name, layout.bytes() / 1e6));
             figure.points.extend(self.published.dot(row, "size", name));
         }
@@ -54,7 +56,8 @@ impl Papers {
     /// Throughput of random accesses. The publication prints only what sub-domains cost.
     fn random_accesses(&self, off: &Machine, on: &Machine) -> Result<Figure> {
         let (off, on) = (lookups(off)?, lookups(on)?);
-        let mut figure = Figure::new("greinsmark-figure-11", Kind::Bars, "Random accesses with SNC and without");
+        let mut figure =
+            Figure::new("greinsmark-figure-11", Kind::Bars, "Random accesses with SNC and without");
         let least = 100.0 * off.wait_ns() / on.wait_ns();
         figure.about = format!(
             "As figure 11 of Greinsmark 2020, which prints the loss by SNC, over stealing and NUMA balancing. Modelled: a \
@@ -67,7 +70,9 @@ impl Papers {
         figure.y = Axis::new("throughput in % of SNC off", Scale::Linear);
         figure.points.push(Point::new("throughput", Provenance::Modelled, "SNC off", 100.0));
         for name in ["SNC", "SNC, stealing", "SNC, balancing", "SNC, stealing, balancing"] {
-            figure.points.push(Point::new("throughput", Provenance::Modelled, name, least).between(least, 100.0));
+            figure
+                .points
+                .push(Point::new("throughput", Provenance::Modelled, name, least).between(least, 100.0));
             let ends = self.published.get("G221").zip(self.published.get("G222"));
             figure.points.extend(ends.map(|(few, many)| {
                 let (low, high) = (100.0 - many, 100.0 - few);
@@ -107,7 +112,9 @@ impl Papers {
                 let Prediction { name, predicted, published: (low, high), .. } = it;
                 figure.points.push(Point::new("value", Provenance::Modelled, name, *predicted));
                 let middle = (low + high) / 2.0;
-                figure.points.push(Point::new("value", Provenance::Published, name, middle).between(*low, *high));
+                figure
+                    .points
+                    .push(Point::new("value", Provenance::Published, name, middle).between(*low, *high));
             }
         }
     }
@@ -144,7 +151,8 @@ fn scans((off, on): &(Study, Study), number: usize, range_pred: u64) -> Result<[
     );
     throughput.y = Axis::new("queries per second", Scale::Linear);
     let mut memory = Figure::new(&name("memory"), Kind::Bars, format!("{title}: memory"));
-    memory.about = format!("{about} A panel for each part of a published bar. The text prints ratios, which are below.");
+    memory.about =
+        format!("{about} A panel for each part of a published bar. The text prints ratios, which are below.");
     memory.y = Axis::new("GB/s", Scale::Linear);
     for Scanned { name, on_first, run } in &runs {
         let skew = format!("{on_first}/{}", PREDICATES - on_first);
