@@ -331,6 +331,8 @@ pub(super) struct Tables {
     on_first: Vec<usize>,
     /// By default one for each hardware thread of the first domain.
     tasks_per_column: Option<usize>,
+    /// Spread of the sizes of tasks, from 0 to below 1; 0.5 by default.
+    task_spread: Option<f64>,
     runs: Vec<TablesRun>,
 }
 
@@ -354,6 +356,10 @@ impl Tables {
             let study = Study::of(other.as_ref().unwrap_or(machine))?;
             let study = match self.tasks_per_column {
                 Some(tasks) => study.with_tasks_per_column(tasks),
+                None => study,
+            };
+            let study = match self.task_spread {
+                Some(spread) => study.with_task_spread(spread),
                 None => study,
             };
             let setting = Setting { workers: run.workers, is_stealing: run.stealing };

@@ -107,10 +107,13 @@ pub struct Study {
     /// Nodes of the tables, and hardware threads there; one node has both tables.
     domains: Vec<(NodeId, usize)>,
     results: Results,
-    /// Tasks of each column: one for each worker of the socket's domain without a setting. See
-    /// [`with_tasks_per_column`](Study::with_tasks_per_column).
+    /// Tasks of each column: one for each hardware thread of the first domain.
     tasks_per_column: usize,
+    task_spread: f64,
 }
+
+/// The spread of the sizes of tasks, which is not published: assumed.
+const TASK_SPREAD: f64 = 0.5;
 
 impl Study {
     /// The study on the first socket of a machine; of more than two domains, on its first two.
@@ -130,12 +133,23 @@ impl Study {
         let Some(&(_, threads)) = domains.first() else {
             return Err(ModelError::Scenario { what: format!("{} has no CPUs with memory", machine.name()) });
         };
-        Ok(Study { hardware, domains, results: Results::published()?, tasks_per_column: threads })
+        Ok(Study {
+            hardware,
+            domains,
+            results: Results::published()?,
+            tasks_per_column: threads,
+            task_spread: TASK_SPREAD,
+        })
     }
 
     /// The same with another number of tasks for each column. The publication does not say how many there are.
     pub fn with_tasks_per_column(self, tasks_per_column: usize) -> Study {
         Study { tasks_per_column, ..self }
+    }
+
+    /// The same with another spread of the sizes of tasks, from 0 to below 1.
+    pub fn with_task_spread(self, task_spread: f64) -> Study {
+        Study { task_spread, ..self }
     }
 
     /// The nodes of the tables: two, or one that has both.
@@ -192,6 +206,7 @@ impl Study {
             workers: counts.filter(|&(_, count)| count > 0).collect(),
             is_stealing,
             tasks_per_column: self.tasks_per_column,
+            task_spread: self.task_spread,
             scans: homes.into_iter().zip(columns).filter(|&(_, columns)| columns > 0).map(scan).collect(),
         };
         scans.run(&self.hardware)

@@ -295,6 +295,7 @@ fn every_key_of_a_scenario_counts() {
         ("snc-figure-12", "tables.range_pred", "20000"),
         ("snc-figure-12", "tables.on_first", "[3]"),
         ("snc-figure-12", "tables.tasks_per_column", "7"),
+        ("snc-figure-12", "tables.task_spread", "0.1"),
         ("snc-figure-12", "tables.runs.0.machine", "skylake-8180-snc-on"),
         ("snc-figure-12", "tables.runs.2.workers", "first"),
         ("snc-figure-12", "tables.runs.2.stealing", "true"),

@@ -28,6 +28,12 @@ pub struct TableScan {
     pub result_bytes: f64,
 }
 
+impl TableScan {
+    fn results_per_byte(&self) -> f64 {
+        self.result_bytes / (self.columns_count as f64 * self.column_bytes)
+    }
+}
+
 /// Queries of closed-loop clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskScans {
@@ -41,6 +47,9 @@ pub struct TaskScans {
     pub is_stealing: bool,
     /// Tasks of each column.
     pub tasks_per_column: usize,
+    /// Sizes of tasks are evenly spread from 1 - x to 1 + x of their mean; from 0 to below 1. Tasks of one size that begin together
+    /// would end together.
+    pub task_spread: f64,
     /// The scans of a query.
     pub scans: Vec<TableScan>,
 }
@@ -136,6 +145,12 @@ impl TaskScans {
         if self.clients_count == 0 || self.queries_per_client == 0 || self.tasks_per_column == 0 {
             return wrong("clients, queries and tasks begin at 1".into());
         }
+        if !(0.0..1.0).contains(&self.task_spread) {
+            return wrong(format!(
+                "the sizes of its tasks spread by {}; it is from 0 to below 1",
+                self.task_spread
+            ));
+        }
         let workers: usize = self.workers.iter().map(|(_, count)| count).sum();
         if workers == 0 {
             return wrong("it has no workers".into());
@@ -153,8 +168,7 @@ impl TaskScans {
     }
 }
 
-/// The state of a run. Tasks of one scan by workers of one group are alike, so that their rates are equal and they end in the
-/// order of their begin.
+/// The state of a run. Tasks of one scan by workers of one group are alike, so that their rates are equal.
 struct Queues<'a> {
     scans: &'a TaskScans,
     hardware: &'a Hardware,
@@ -176,6 +190,7 @@ struct Queues<'a> {
     done: Vec<(f64, usize)>,
     /// `[group * nodes + memory]`
     bytes: Vec<f64>,
+    tasks_begun: usize,
     tasks_done: usize,
     tasks_away: usize,
 }
@@ -185,9 +200,21 @@ struct Queues<'a> {
 struct UnderWay {
     /// Bytes that a task has read that began at the beginning and has not ended.
     read: f64,
-    /// Client of each task, and `read` at its end.
-    tasks: VecDeque<(usize, f64)>,
+    /// The tasks by their end.
+    tasks: VecDeque<Task>,
 }
+
+/// A task under way.
+#[derive(Copy, Clone)]
+struct Task {
+    client: usize,
+    bytes: f64,
+    /// `read` of its kind at its end.
+    end: f64,
+}
+
+/// Multiples of it, without their whole parts, are evenly spread: the golden ratio.
+const EVEN: f64 = 0.618_033_988_749_894_9;
 
 impl<'a> Queues<'a> {
     fn new(scans: &'a TaskScans, hardware: &'a Hardware) -> Result<Queues<'a>, ModelError> {
@@ -222,6 +249,7 @@ impl<'a> Queues<'a> {
             rates: BTreeMap::new(),
             tasks_left: vec![0; scans.clients_count],
             done: Vec::new(),
+            tasks_begun: 0,
             tasks_done: 0,
             tasks_away: 0,
         })
@@ -243,9 +271,14 @@ impl<'a> Queues<'a> {
             && let Some((client, scan)) = self.next_for(group)
         {
             self.idle[group] -= 1;
-            let bytes = self.scans.scans[scan].column_bytes / self.scans.tasks_per_column as f64;
+            self.tasks_begun += 1;
+            let place = (self.tasks_begun as f64 * EVEN).fract();
+            let size = 1.0 + self.scans.task_spread * (2.0 * place - 1.0);
+            let bytes = size * self.scans.scans[scan].column_bytes / self.scans.tasks_per_column as f64;
             let under_way = &mut self.under_way[group * self.homes.len() + scan];
-            under_way.tasks.push_back((client, under_way.read + bytes));
+            let end = under_way.read + bytes;
+            let before = under_way.tasks.partition_point(|task| task.end <= end);
+            under_way.tasks.insert(before, Task { client, bytes, end });
         }
     }
 
@@ -274,8 +307,7 @@ impl<'a> Queues<'a> {
             }
             let rates = &self.rates[&counts];
             let left_s = |(index, (it, rate)): (usize, (&UnderWay, &f64))| {
-                let (_, end) = it.tasks.front()?;
-                Some((index, (end - it.read).max(0.0) / rate))
+                Some((index, (it.tasks.front()?.end - it.read).max(0.0) / rate))
             };
             let next = self.under_way.iter().zip(rates).enumerate().filter_map(left_s);
             let Some((index, step_s)) = next.min_by(|one, other| one.1.total_cmp(&other.1)) else { return };
@@ -290,17 +322,14 @@ impl<'a> Queues<'a> {
     /// The first task of a scan by a group ends.
     fn end(&mut self, group: usize, scan: usize) {
         let it = &mut self.under_way[group * self.homes.len() + scan];
-        let Some((client, end)) = it.tasks.pop_front() else { return };
-        // Exactly, so that tasks which began at the same time end at the same time.
+        let Some(Task { client, bytes, end }) = it.tasks.pop_front() else { return };
         it.read = end;
         if it.tasks.is_empty() {
             it.read = 0.0;
         }
-        let TableScan { columns_count, column_bytes, result_bytes, .. } = self.scans.scans[scan];
-        let tasks = self.scans.tasks_per_column as f64;
         let (nodes, own) = (self.queues.len(), self.groups[group]);
-        self.bytes[group * nodes + self.homes[scan]] += column_bytes / tasks;
-        self.bytes[group * nodes + own] += result_bytes / columns_count as f64 / tasks;
+        self.bytes[group * nodes + self.homes[scan]] += bytes;
+        self.bytes[group * nodes + own] += bytes * self.scans.scans[scan].results_per_byte();
         self.tasks_done += 1;
         self.tasks_away += usize::from(self.homes[scan] != own);
         self.idle[group] += 1;
@@ -318,8 +347,7 @@ impl<'a> Queues<'a> {
         let mut traffic = Traffic::new(self.hardware, Fairness::default());
         for (index, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let (group, scan) = (index / self.homes.len(), index % self.homes.len());
-            let TableScan { columns_count, column_bytes, result_bytes, .. } = self.scans.scans[scan];
-            let results_per_byte = result_bytes / (columns_count as f64 * column_bytes);
+            let results_per_byte = self.scans.scans[scan].results_per_byte();
             let (node, threads_count) = (self.groups[group], count as f64);
             let workers = Mover::Cpus { node, threads_count, speed: 1.0, rate_max: f64::INFINITY };
             traffic.scan(workers, self.homes[scan], results_per_byte, f64::INFINITY, ());
@@ -374,6 +402,7 @@ mod tests {
             workers: workers.iter().map(|&(node, count)| (NodeId(node), count)).collect(),
             is_stealing: false,
             tasks_per_column: 28,
+            task_spread: 0.5,
             scans: (0..).zip(columns).filter(|&(_, columns)| columns > 0).map(scan).collect(),
         }
     }
@@ -471,6 +500,8 @@ mod tests {
         refuses(TaskScans { clients_count: 0, ..good.clone() }, "begin at 1");
         refuses(TaskScans { clients_count: 5000, ..good.clone() }, "at most 4096");
         refuses(TaskScans { tasks_per_column: usize::MAX, ..good.clone() }, "at most 1048576");
+        refuses(TaskScans { task_spread: 1.0, ..good.clone() }, "below 1");
+        refuses(TaskScans { task_spread: f64::NAN, ..good.clone() }, "below 1");
         let mut negative = good;
         negative.scans[0].result_bytes = -1.0;
         refuses(negative, "results");
