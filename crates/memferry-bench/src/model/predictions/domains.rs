@@ -74,7 +74,7 @@ impl List {
         let [few, some, many] = runs;
         let [few, some, many] = [few?, some?, many?];
         let all = [&few, &some, &many];
-        let named = |what: &str, it: &Skewed| format!("{what}, {} of 50 M", it.range_pred);
+        let named = |what: &str, it: &Skewed| format!("{what}, below {}", it.range_pred);
 
         self.context = &[];
         for (name, row, layout) in
@@ -140,7 +140,7 @@ impl List {
             self.figure(&name, &["G237", "G238"], it.of_off(&it.from_one), "%");
         }
         for it in all {
-            let name = named("queries a second, mostly below", it);
+            let name = named("queries a second, mostly below 120", it);
             self.push(&name, &["G247"], it.off.queries_per_s, (0.0, self.published("G247")), "queries/s");
         }
 

@@ -151,8 +151,9 @@ fn scans((off, on): &(Study, Study), number: usize, range_pred: u64) -> Result<[
     );
     throughput.y = Axis::new("queries per second", Scale::Linear);
     let mut memory = Figure::new(&name("memory"), Kind::Bars, format!("{title}: memory"));
-    memory.about =
-        format!("{about} A panel for each part of a published bar. The text prints ratios, which are below.");
+    memory.about = format!(
+        "{about} A panel for each part of a published bar: bytes that queries cause, not those that counters count twice. The text prints ratios, which are below."
+    );
     memory.y = Axis::new("GB/s", Scale::Linear);
     for Scanned { name, on_first, run } in &runs {
         let skew = format!("{on_first}/{}", PREDICATES - on_first);
