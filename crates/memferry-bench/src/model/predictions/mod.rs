@@ -89,7 +89,7 @@ pub(super) fn predictions() -> Result<Vec<Prediction>, ModelError> {
 const ROUTES: [(&str, &str); 3] = [("D036", "D038"), ("F039", "F042"), ("F054", "F054")];
 
 /// Ranges of rows that the bandwidth and latency tables in the profiles give by arithmetic.
-const TABLES: [(&str, &str); 2] = [("G161", "G161"), ("G191", "G203")];
+const TABLES: [(&str, &str); 3] = [("G161", "G161"), ("G191", "G203"), ("G225", "G226")];
 
 fn is_echo(figure: &PublishedFigure) -> bool {
     let mut ranges = ROUTES.into_iter().chain(TABLES);
