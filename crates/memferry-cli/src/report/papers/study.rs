@@ -69,6 +69,7 @@ impl Papers {
         );
         figure.y = Axis::new("throughput in % of SNC off", Scale::Linear);
         figure.points.push(Point::new("throughput", Provenance::Modelled, "SNC off", 100.0));
+        figure.points.push(Point::rule("SNC off", Provenance::Modelled, 100.0));
         for name in ["SNC", "SNC, stealing", "SNC, balancing", "SNC, stealing, balancing"] {
             figure
                 .points
