@@ -46,6 +46,7 @@ pub(crate) use self::filter::{
 use self::admission::Decided;
 use self::claims::RowGroupClaims;
 use crate::options::MemferryOptions;
+use crate::placement::Reader;
 use crate::table::TieredColumns;
 
 /// Reads row groups: late columns from ready near copies, all others from home.
@@ -152,6 +153,15 @@ impl TieredScanExec {
     /// The number of row groups of its table.
     pub(crate) fn row_groups_count(&self) -> usize {
         self.columns.data.partitions().iter().map(Vec::len).sum()
+    }
+
+    /// The CPUs that a partition runs on.
+    fn reader_of(&self, partition: usize) -> Reader {
+        let TieredColumns { data, tiers, .. } = &*self.columns;
+        match &self.claims {
+            Some(claims) => Reader::OfNode(claims.cpus_of(partition)),
+            None => Reader::OfThread(tiers.machine().node(data.home()).map_or(data.home(), |home| home.cpu_node)),
+        }
     }
 
     /// Columns that the filters read.
