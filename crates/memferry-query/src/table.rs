@@ -146,7 +146,10 @@ impl TieredTable {
         bandwidth_share: f64,
         progress: Arc<dyn Progress + Send>,
     ) -> Result<u64, PlacementError> {
-        assert!(bandwidth_share > 0.0 && bandwidth_share <= 1.0, "a share is above 0 and at most 1: {bandwidth_share}");
+        assert!(
+            bandwidth_share > 0.0 && bandwidth_share <= 1.0,
+            "a share is above 0 and at most 1: {bandwidth_share}"
+        );
         let machine = self.tiers.machine();
         let resolved = placement.resolve(&self.schema, machine)?;
         let columns_count = self.schema.fields().len();

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use datafusion::arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use datafusion::common::TableReference;
-use memferry::model::{ColumnMove, ModelError, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory};
+use memferry::model::{
+    ColumnMove, ModelError, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory,
+};
 use memferry::topology::Machine;
 use memferry_query::{PlacementClause, TablePlacement, TieredTable};
 use serde_json::{Value, json};
@@ -190,7 +192,9 @@ pub(crate) fn advise(arguments: &AdviceArguments, out: &mut dyn Write) -> Result
     };
     of_session.check()?;
     if arguments.session.has_no_table() {
-        return Err(usage("there is no table to give advice about; name one with --table NAME=LOCATION, or use --tpch SCALE"));
+        return Err(usage(
+            "there is no table to give advice about; name one with --table NAME=LOCATION, or use --tpch SCALE",
+        ));
     }
     let mut session = Session::open(&of_session, Runner::start(None)?, &mut io::sink())?;
     let before = Round::run(&mut session, arguments)?;
@@ -215,14 +219,22 @@ pub(crate) fn advise(arguments: &AdviceArguments, out: &mut dyn Write) -> Result
         });
         return output::json(out, &object);
     }
-    writeln!(out, "Modelled on {}, by the reads of {} of the queries.\n", machine.name(), count(arguments.runs as usize, "run"))?;
+    writeln!(
+        out,
+        "Modelled on {}, by the reads of {} of the queries.\n",
+        machine.name(),
+        count(arguments.runs as usize, "run")
+    )?;
     before.print(out)?;
     if let Some(after) = after {
         writeln!(out, "\nAfter the moves:\n")?;
         after.print(out)?;
         if machine.is_this_machine() {
             let (before, after) = (before.queries.as_secs_f64(), after.queries.as_secs_f64());
-            writeln!(out, "\nThe queries took {before:.3} s before and {after:.3} s after, measured as medians.")?;
+            writeln!(
+                out,
+                "\nThe queries took {before:.3} s before and {after:.3} s after, measured as medians."
+            )?;
         }
     }
     Ok(())

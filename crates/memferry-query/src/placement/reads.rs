@@ -35,14 +35,16 @@ struct State {
 impl TableReads {
     /// None yet, of the columns where `data` has them.
     pub(crate) fn new(data: &TableData, machine: &Machine) -> TableReads {
-        let columns = data.schema().fields().iter().map(|field| PlacedColumn {
-            name: field.name().clone(),
-            ..PlacedColumn::default()
-        });
+        let columns = data
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| PlacedColumn { name: field.name().clone(), ..PlacedColumn::default() });
         let mut history = ReadHistory { columns: columns.collect(), windows: Vec::new() };
         for group in data.partitions().iter().flatten() {
             for (index, column) in history.columns.iter_mut().enumerate() {
-                *column.size_bytes.entry(group.node(index)).or_default() += group.column_size_bytes(index) as u64;
+                *column.size_bytes.entry(group.node(index)).or_default() +=
+                    group.column_size_bytes(index) as u64;
             }
         }
         TableReads::of(history, machine.is_this_machine())
@@ -113,7 +115,8 @@ pub(crate) struct Sums(Vec<HomeRead>);
 impl Sums {
     /// Adds bytes to the sum of the same CPUs, column and node.
     pub(crate) fn add(&mut self, read: HomeRead) {
-        let is_same = |it: &&mut HomeRead| (it.cpus, it.column, it.node) == (read.cpus, read.column, read.node);
+        let is_same =
+            |it: &&mut HomeRead| (it.cpus, it.column, it.node) == (read.cpus, read.column, read.node);
         match self.0.iter_mut().find(is_same) {
             Some(sum) => sum.size_bytes = sum.size_bytes.saturating_add(read.size_bytes),
             None if read.size_bytes > 0 => self.0.push(read),

@@ -160,7 +160,9 @@ impl TieredScanExec {
         let TieredColumns { data, tiers, .. } = &*self.columns;
         match &self.claims {
             Some(claims) => Reader::OfNode(claims.cpus_of(partition)),
-            None => Reader::OfThread(tiers.machine().node(data.home()).map_or(data.home(), |home| home.cpu_node)),
+            None => {
+                Reader::OfThread(tiers.machine().node(data.home()).map_or(data.home(), |home| home.cpu_node))
+            }
         }
     }
 

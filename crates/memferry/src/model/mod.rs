@@ -69,5 +69,6 @@ pub use advise::{Advice, Alternative, Plan};
 pub use error::ModelError;
 pub use pipeline::{Column, Fetch, Stage};
 pub use placement::{
-    ColumnMove, HomeRead, PlacedColumn, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory, ReadWindow,
+    ColumnMove, HomeRead, PlacedColumn, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory,
+    ReadWindow,
 };

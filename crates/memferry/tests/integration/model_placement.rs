@@ -76,7 +76,11 @@ fn readers_of_slow_memory_get_faster_memory_if_it_has_room() {
     assert_eq!((advice.verdict, advice.moves.len()), (PlacementVerdict::Keep, 0), "{advice:?}");
     assert!(advice.reason.contains("the memory of node 0 takes longest"), "{}", advice.reason);
     rules.room_bytes.insert(NodeId(8), GB - 1);
-    assert_eq!(history.advise(&rules, &machine).unwrap().verdict, PlacementVerdict::Keep, "a byte is missing");
+    assert_eq!(
+        history.advise(&rules, &machine).unwrap().verdict,
+        PlacementVerdict::Keep,
+        "a byte is missing"
+    );
     rules.room_bytes.insert(NodeId(8), GB);
     let advice = history.advise(&rules, &machine).unwrap();
     assert_eq!((advice.verdict, nodes(&advice.moves[0])), (PlacementVerdict::Move, vec![8]), "{advice:?}");
@@ -131,7 +135,10 @@ fn without_rates_there_is_no_advice() {
     assert!(matches!(&error, ModelError::Unknown { what } if what.contains("node 0")), "{error}");
     let history = ReadHistory::default();
     let advice = history.advise(&rules(&machine), &machine).unwrap();
-    assert_eq!((advice.verdict, advice.reason.as_str()), (PlacementVerdict::Keep, "nothing was read at home"));
+    assert_eq!(
+        (advice.verdict, advice.reason.as_str()),
+        (PlacementVerdict::Keep, "nothing was read at home")
+    );
 }
 
 #[test]
@@ -211,7 +218,17 @@ impl Simulation {
         let places = columns.iter().map(|it| vec![it.size_bytes.keys().copied().collect()]).collect();
         let history = ReadHistory { columns: columns.clone(), windows: Vec::new() };
         let (reads_s, unmoved_s, moves_s, weighted_s) = (0.0, 0.0, 0.0, 0.0);
-        Simulation { machine, rules, history, places, reads_s, unmoved_s, moves_s, weighted_s, first: columns }
+        Simulation {
+            machine,
+            rules,
+            history,
+            places,
+            reads_s,
+            unmoved_s,
+            moves_s,
+            weighted_s,
+            first: columns,
+        }
     }
 
     fn window(&self, columns: &[PlacedColumn], demand: &Demand) -> ReadWindow {
@@ -245,7 +262,10 @@ impl Simulation {
         }
         // Of each decision: the model never gains less than the cost of moving within the time of the rules.
         let saved_s = advice.before_s - advice.after_s;
-        assert!(advice.cost_s() <= saved_s * self.rules.payback_s / advice.windows_s * 1.000_001, "{advice:?}");
+        assert!(
+            advice.cost_s() <= saved_s * self.rules.payback_s / advice.windows_s * 1.000_001,
+            "{advice:?}"
+        );
         assert!(advice.speed_up() >= self.rules.speed_up_min && advice.cost_s() <= saved_s, "{advice:?}");
         let mut arrived: BTreeMap<NodeId, u64> = BTreeMap::new();
         let mut moved = Vec::new();
@@ -254,7 +274,8 @@ impl Simulation {
             let all: u64 = column.size_bytes.values().sum();
             let share = all / it.nodes.len() as u64;
             for &node in &it.nodes {
-                *arrived.entry(node).or_default() += share.saturating_sub(*column.size_bytes.get(&node).unwrap_or(&0));
+                *arrived.entry(node).or_default() +=
+                    share.saturating_sub(*column.size_bytes.get(&node).unwrap_or(&0));
             }
             self.moves_s += it.cost_s;
             self.weighted_s += it.cost_s * f64::from(column.moves_count).exp2();
@@ -293,7 +314,9 @@ fn a_steady_workload_comes_to_rest() {
         let demand = demand(&mut random, simulation.places.len());
         let mut last_move = 0;
         for window in 0..120 {
-            let noisy = demand.iter().map(|&(cpus, column, bytes)| (cpus, column, bytes / 100 * (95 + random.below(11))));
+            let noisy = demand
+                .iter()
+                .map(|&(cpus, column, bytes)| (cpus, column, bytes / 100 * (95 + random.below(11))));
             if simulation.run(&noisy.collect()) > 0 {
                 (last_move, moved) = (window, moved + 1);
             }
@@ -306,7 +329,9 @@ fn a_steady_workload_comes_to_rest() {
         assert!(
             simulation.reads_s + simulation.moves_s <= simulation.unmoved_s * 1.000_001,
             "moving cost more than it gained: {} + {} and {}",
-            simulation.reads_s, simulation.moves_s, simulation.unmoved_s
+            simulation.reads_s,
+            simulation.moves_s,
+            simulation.unmoved_s
         );
     });
     assert!(moved > 300, "the workloads are to cause moves: {moved}");
@@ -355,8 +380,13 @@ fn workloads_that_change_at_random_cost_little() {
 #[track_caller]
 fn bounded(simulation: &Simulation, windows: usize) {
     // The kth move of a column needs 2^k costs of loss, and the kept windows have 600 s at most. Few columns are below 1 ms.
-    let cost_s = simulation.first.iter().map(|it| it.size_bytes.values().sum::<u64>() as f64).fold(f64::INFINITY, f64::min)
-        / 8.0 / 256e9;
+    let cost_s = simulation
+        .first
+        .iter()
+        .map(|it| it.size_bytes.values().sum::<u64>() as f64)
+        .fold(f64::INFINITY, f64::min)
+        / 8.0
+        / 256e9;
     let moves_max = (60.0 * WINDOW_S / cost_s).log2().ceil() as usize + 1 + windows * 10 / 3600;
     assert!(simulation.most_moves() <= moves_max, "{} moves of {moves_max}", simulation.most_moves());
     let lost_s = simulation.reads_s + simulation.moves_s - simulation.unmoved_s;

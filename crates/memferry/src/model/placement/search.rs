@@ -17,6 +17,9 @@ const EQUAL_RATIO: f64 = 1e-6;
 /// Two memories whose rates differ by less are of one kind, as in `Machine::faster_than`.
 const SAME_RATIO: f64 = 1.1;
 
+/// Counts for a distance that is unknown: that of another node, where 10 is the own one (ACPI).
+const UNKNOWN_DISTANCE: u32 = 20;
+
 /// Doublings of the loss that must have been seen; beyond, a column does not move.
 const DOUBLINGS_MAX: u32 = 32;
 
@@ -128,7 +131,7 @@ impl<'a> Search<'a> {
             for step in candidates.iter().filter(is_open) {
                 let after: f64 = self.after(&loads, step).map(|loads| loads.score()).sum();
                 let benefit = (score - after) * worth - step.cost_s;
-                let is_better = best.is_none_or(|(most, _)| benefit > most);
+                let is_better = best.is_none_or(|(most, _)| benefit > most * (1.0 + EQUAL_RATIO));
                 if after < score * (1.0 - EQUAL_RATIO) && benefit > 0.0 && is_better {
                     best = Some((benefit, step));
                 }
@@ -196,11 +199,23 @@ impl<'a> Search<'a> {
             };
             places.insert((0..nodes.len()).filter(is_same).collect());
         }
-        places
-            .into_iter()
-            .filter(|targets| !targets.is_empty())
-            .map(|targets| self.step(column, targets))
-            .collect()
+        let steps = places.into_iter().filter(|targets| !targets.is_empty());
+        let mut steps: Vec<Step> = steps.map(|targets| self.step(column, targets)).collect();
+        // Of equals the first is taken: the nearest, then the one with fewer and lower numbers.
+        let far = |step: &Step| -> f64 {
+            let of_read =
+                |read: &Read| step.targets.iter().map(|&it| self.far(read, it)).sum::<f64>() * read.bytes;
+            reads().map(of_read).sum::<f64>() / step.targets.len() as f64
+        };
+        steps.sort_by_cached_key(|step| (far(step) as u64, step.targets.len()));
+        steps
+    }
+
+    /// How far a memory is from the CPUs of a read: by distance, and of equal distances the memory beside them first.
+    fn far(&self, read: &Read, memory: usize) -> f64 {
+        let (cpus, memory) = (&self.machine.nodes()[read.cpus], &self.machine.nodes()[memory]);
+        let distance = self.machine.link(cpus.id, memory.id).distance.unwrap_or(UNKNOWN_DISTANCE);
+        f64::from(distance) + if memory.cpu_node == cpus.id { 0.0 } else { 0.5 }
     }
 
     fn step(&self, column: usize, targets: Vec<usize>) -> Step {

@@ -30,11 +30,23 @@ pub(super) fn of_move(search: &Search<'_>, step: &Step, nodes: &[Node]) -> Strin
     let memory = most(&mut reads().map(|read| (read.memory, read.bytes)));
     let node = memory.map_or(0, |it| nodes[it].id.0);
     if then >= now * search.speed_up_min() {
-        return format!("the CPUs of node {cpus} read it from node {node} at {now:.1} GB/s, and would at {then:.1} GB/s");
+        return format!(
+            "the CPUs of node {cpus} read it from node {node} at {now:.1} GB/s, and would at {then:.1} GB/s"
+        );
     }
-    let others: f64 = search.reads.iter().flatten().flatten().filter(|read| Some(read.memory) == memory).map(|it| it.bytes).sum();
+    let others: f64 = search
+        .reads
+        .iter()
+        .flatten()
+        .flatten()
+        .filter(|read| Some(read.memory) == memory)
+        .map(|it| it.bytes)
+        .sum();
     let all: f64 = search.reads.iter().flatten().flatten().map(|read| read.bytes).sum();
-    format!("node {node} serves {:.0} % of all reads, and this column is a part of them", others / all * 100.0)
+    format!(
+        "node {node} serves {:.0} % of all reads, and this column is a part of them",
+        others / all * 100.0
+    )
 }
 
 /// Why the moves are made, wait, or are not there.
@@ -64,7 +76,8 @@ fn busiest(search: &Search<'_>) -> Option<(bool, usize)> {
         let of = search.loads.iter();
         of.map(|loads| if is_memory { loads.memories[position] } else { loads.cpus[position] }).sum()
     };
-    let all = [true, false].into_iter().flat_map(|is_memory| (0..count).map(move |position| (is_memory, position)));
+    let all =
+        [true, false].into_iter().flat_map(|is_memory| (0..count).map(move |position| (is_memory, position)));
     let (load, busiest) = all
         .map(|(is_memory, position)| (sum(is_memory, position), (is_memory, position)))
         .fold((0.0, None), |most, (load, it)| if load > most.0 { (load, Some(it)) } else { most });
