@@ -44,6 +44,8 @@ pub(super) struct Step {
     pub(super) targets: Vec<usize>,
     /// Bytes that come to each of the targets.
     arriving: Vec<f64>,
+    /// Of the targets from the CPUs that read the column.
+    mean_distance: f64,
     cost_s: f64,
     /// The cost, doubled by each earlier move of the column.
     weighted_cost_s: f64,
@@ -120,8 +122,13 @@ impl<'a> Search<'a> {
         let worth = self.worth();
         let mut loads = self.loads.clone();
         let mut steps: Vec<Step> = Vec::new();
-        let candidates: Vec<Step> =
+        let mut candidates: Vec<Step> =
             (0..self.history.columns.len()).flat_map(|column| self.candidates(column)).collect();
+        // Of equals the first is taken: the nearest.
+        candidates.sort_by(|one, other| {
+            let nearer = one.mean_distance.total_cmp(&other.mean_distance);
+            nearer.then(one.targets.len().cmp(&other.targets.len()))
+        });
         loop {
             let score: f64 = loads.iter().map(Loads::score).sum();
             let is_open = |step: &&Step| {
@@ -200,15 +207,18 @@ impl<'a> Search<'a> {
             places.insert((0..nodes.len()).filter(is_same).collect());
         }
         let steps = places.into_iter().filter(|targets| !targets.is_empty());
-        let mut steps: Vec<Step> = steps.map(|targets| self.step(column, targets)).collect();
-        // Of equals the first is taken: the nearest, then the one with fewer and lower numbers.
-        let far = |step: &Step| -> f64 {
-            let of_read =
-                |read: &Read| step.targets.iter().map(|&it| self.far(read, it)).sum::<f64>() * read.bytes;
-            reads().map(of_read).sum::<f64>() / step.targets.len() as f64
-        };
-        steps.sort_by_cached_key(|step| (far(step) as u64, step.targets.len()));
-        steps
+        steps.map(|targets| self.step(column, targets)).collect()
+    }
+
+    /// How far the targets are from the CPUs that read the column, as a mean over its bytes.
+    fn mean_distance(&self, column: usize, targets: &[usize]) -> f64 {
+        let (mut sum, mut bytes) = (0.0, 0.0);
+        for read in self.reads.iter().flat_map(|by_column| &by_column[column]) {
+            sum +=
+                read.bytes * targets.iter().map(|&it| self.far(read, it)).sum::<f64>() / targets.len() as f64;
+            bytes += read.bytes;
+        }
+        if bytes > 0.0 { sum / bytes } else { 0.0 }
     }
 
     /// How far a memory is from the CPUs of a read: by distance, and of equal distances the memory beside them first.
@@ -235,7 +245,8 @@ impl<'a> Search<'a> {
         }
         let doublings = self.history.columns[column].moves_count.min(DOUBLINGS_MAX);
         let weighted_cost_s = cost_s * f64::from(doublings).exp2();
-        Step { column, targets, arriving, cost_s, weighted_cost_s }
+        let mean_distance = self.mean_distance(column, &targets);
+        Step { column, targets, arriving, mean_distance, cost_s, weighted_cost_s }
     }
 
     /// Rate of a copy at full pace: of all devices, or of one thread.
