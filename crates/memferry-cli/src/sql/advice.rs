@@ -240,6 +240,15 @@ pub(crate) fn advise(arguments: &AdviceArguments, out: &mut dyn Write) -> Result
     Ok(())
 }
 
+/// A time in a unit that suits it.
+fn time(seconds: f64) -> String {
+    match seconds {
+        ..1e-3 => format!("{:.1} us", seconds * 1e6),
+        ..1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{} s", number(seconds)),
+    }
+}
+
 /// The queries once or more, and the advice that follows.
 struct Round {
     /// The median time of all queries.
@@ -288,7 +297,7 @@ impl Round {
             let mut table = Table::new("column | to nodes | moved: | copy:");
             for (it, clause) in advice.moves.iter().zip(&placement.clauses) {
                 let column = clause.column.clone().unwrap_or_default();
-                table.row(vec![column, nodes(it), size(it.size_bytes), format!("{} s", number(it.cost_s))]);
+                table.row(vec![column, nodes(it), size(it.size_bytes), time(it.cost_s)]);
             }
             writeln!(out, "{name}\n{table}")?;
             for (it, clause) in advice.moves.iter().zip(&placement.clauses) {
@@ -296,12 +305,12 @@ impl Round {
                 write!(out, "{}", wrapped(&format!("{column}: {}.", it.reason), 0))?;
             }
             let gain = format!(
-                "The reads take {} s, and {} s after the moves: {:.2} times as fast. The moves are paid back after {} s of such \
+                "The reads take {}, and {} after the moves: {:.2} times as fast. The moves are paid back after {} of such \
                  queries.",
-                number(advice.before_s),
-                number(advice.after_s),
+                time(advice.before_s),
+                time(advice.after_s),
                 advice.speed_up(),
-                number(advice.pays_after_s())
+                time(advice.pays_after_s())
             );
             write!(out, "{}", wrapped(&gain, 0))?;
             writeln!(out)?;

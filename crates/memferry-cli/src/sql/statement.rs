@@ -102,8 +102,8 @@ fn without_prefix(mut statement: SqlStatement) -> SqlStatement {
 
 const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b) PLACE COLUMN a NUMA NODE (1); all may end \
                          with IN BACKGROUND";
-const PLACE_FORM: &str = "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with WITHIN n PERCENT, IN BACKGROUND or \
-     both";
+const PLACE_FORM: &str = "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with WITHIN n \
+                          PERCENT, IN BACKGROUND or both";
 const SHOW_FORM: &str = "write SHOW PLACEMENT name";
 const READS_FORM: &str = "write SHOW READS name";
 const ADVISE_FORM: &str = "write ADVISE PLACEMENT name; MOVE after it makes the moves, and may be followed by WITHIN n PERCENT, IN \

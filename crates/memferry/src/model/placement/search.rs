@@ -235,8 +235,8 @@ impl<'a> Search<'a> {
         let arriving: Vec<f64> = targets.iter().map(|&target| (share - sizes[target]).max(0.0)).collect();
         let arriving_bytes: f64 = arriving.iter().sum();
         let mut cost_s = 0.0;
-        for source in 0..sizes.len() {
-            let leaving = (sizes[source] - share_of(source)).max(0.0);
+        for (source, &size) in sizes.iter().enumerate() {
+            let leaving = (size - share_of(source)).max(0.0);
             for (&target, arriving) in targets.iter().zip(&arriving) {
                 if leaving > 0.0 && *arriving > 0.0 {
                     cost_s += leaving * arriving / arriving_bytes / self.copy_rate(source, target);
