@@ -54,7 +54,9 @@ pub(super) fn of_advice(search: &Search<'_>, verdict: PlacementVerdict, nodes: &
     match verdict {
         PlacementVerdict::Move => "they pay".to_owned(),
         PlacementVerdict::Wait { seen_s, needed_s } => format!(
-            "they would have saved {seen_s:.3} s so far, and move when that has reached {needed_s:.3} s: the workload may change"
+            "they would have saved {} so far, and move when that has reached {}: the workload may change",
+            time(seen_s),
+            time(needed_s)
         ),
         PlacementVerdict::Keep => match busiest(search) {
             None => "nothing was read at home".to_owned(),
@@ -66,6 +68,14 @@ pub(super) fn of_advice(search: &Search<'_>, verdict: PlacementVerdict, nodes: &
                 if is_memory { "s" } else { "" },
             ),
         },
+    }
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        ..1e-3 => format!("{:.1} us", seconds * 1e6),
+        ..1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{seconds:.1} s"),
     }
 }
 
