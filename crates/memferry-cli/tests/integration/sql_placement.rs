@@ -255,3 +255,22 @@ fn reads_are_shown_and_advice_is_followed() {
     let of_files = with(&["--table", &table, "advise placement t"]);
     says(&memferry(&of_files).output().unwrap(), USAGE, &["LOAD TABLE t"]);
 }
+
+/// A move that is refused, while another one runs or for want of room, leaves the table where it was.
+#[test]
+fn moves_that_cannot_be_made_say_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(directory.path());
+    let twice = "load table t; alter table t column b numa node (1) within 1 percent in background; \
+                 alter table t column b numa node (0)";
+    let refused = memferry(&with(&["--table", &table, twice])).output().unwrap();
+    says(&refused, FAILURE, &["column b is being moved; wait until it is there"]);
+
+    // Node 3 has one MiB.
+    let small = include_str!("../../../memferry/machines/made-up-odd-nodes.json").replace("2048,", "1,");
+    let machine = directory.path().join("small.json");
+    std::fs::write(&machine, small).unwrap();
+    let common = ["sql", "--partitions", "1", "--machine", machine.to_str().unwrap(), "--table", &table];
+    let full = [&common[..], &["load table t; alter table t column b numa node (3)"]].concat();
+    says(&memferry(&full).output().unwrap(), FAILURE, &["node 3", "free"]);
+}

@@ -79,6 +79,11 @@ impl Loads {
         Loads { memories: vec![0.0; count], cpus: vec![0.0; count] }
     }
 
+    pub(super) fn copy_from(&mut self, other: &Loads) {
+        self.memories.copy_from_slice(&other.memories);
+        self.cpus.copy_from_slice(&other.cpus);
+    }
+
     /// Adds so many times the reads of a column; of a column with `targets`, from these in equal parts.
     pub(super) fn add(&mut self, times: f64, reads: &[Read], targets: Option<&[usize]>, rates: &Rates) {
         for read in reads {

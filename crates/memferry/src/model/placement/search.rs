@@ -130,13 +130,22 @@ impl<'a> Search<'a> {
             nearer.then(one.targets.len().cmp(&other.targets.len()))
         });
         loop {
-            let score: f64 = loads.iter().map(Loads::score).sum();
+            let scores: Vec<f64> = loads.iter().map(Loads::score).collect();
+            let score: f64 = scores.iter().sum();
+            let mut scratch = Loads::new(self.machine.nodes().len());
             let is_open = |step: &&Step| {
                 !steps.iter().any(|taken| taken.column == step.column) && self.fits(step, &steps)
             };
             let mut best: Option<(f64, &Step)> = None;
             for step in candidates.iter().filter(is_open) {
-                let after: f64 = self.after(&loads, step).map(|loads| loads.score()).sum();
+                let mut after = 0.0;
+                for ((loads, by_column), score) in loads.iter().zip(&self.reads).zip(&scores) {
+                    let reads = &by_column[step.column];
+                    after += match reads.is_empty() {
+                        true => *score,
+                        false => self.exchange(loads, step, reads, &mut scratch).score(),
+                    };
+                }
                 let benefit = (score - after) * worth - step.cost_s;
                 let is_better = best.is_none_or(|(most, _)| benefit > most * (1.0 + EQUAL_RATIO));
                 if after < score * (1.0 - EQUAL_RATIO) && benefit > 0.0 && is_better {
@@ -144,25 +153,33 @@ impl<'a> Search<'a> {
                 }
             }
             let Some((_, step)) = best else { return steps };
-            loads = self.after(&loads, step).collect();
+            loads = self.after(&loads, step);
             steps.push(step.clone());
         }
     }
 
-    /// The loads after a move of a column that is where it was measured.
-    fn after<'b>(&'b self, loads: &'b [Loads], step: &'b Step) -> impl Iterator<Item = Loads> + 'b {
-        loads.iter().zip(&self.reads).map(|(loads, by_column)| {
-            let (mut loads, reads) = (loads.clone(), &by_column[step.column]);
-            loads.add(-1.0, reads, None, &self.rates);
-            loads.add(1.0, reads, Some(&step.targets), &self.rates);
-            loads
-        })
+    /// The loads of a window after a move of a column that is where it was measured, in memory of the caller.
+    fn exchange<'s>(&self, loads: &Loads, step: &Step, reads: &[Read], scratch: &'s mut Loads) -> &'s Loads {
+        scratch.copy_from(loads);
+        scratch.add(-1.0, reads, None, &self.rates);
+        scratch.add(1.0, reads, Some(&step.targets), &self.rates);
+        scratch
+    }
+
+    /// The same of all windows.
+    fn after(&self, loads: &[Loads], step: &Step) -> Vec<Loads> {
+        let of_window = |(loads, by_column): (&Loads, &Vec<Vec<Read>>)| {
+            let mut after = Loads::new(self.machine.nodes().len());
+            self.exchange(loads, step, &by_column[step.column], &mut after);
+            after
+        };
+        loads.iter().zip(&self.reads).map(of_window).collect()
     }
 
     pub(super) fn loads_after(&self, steps: &[Step]) -> Vec<Loads> {
         let mut loads = self.loads.clone();
         for step in steps {
-            loads = self.after(&loads, step).collect();
+            loads = self.after(&loads, step);
         }
         loads
     }
