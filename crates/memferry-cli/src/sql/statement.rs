@@ -103,17 +103,10 @@ fn without_prefix(mut statement: SqlStatement) -> SqlStatement {
     statement
 }
 
-<<<<<<< HEAD
-const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b) PLACE COLUMN a NUMA NODE (1); all may end \
-                         with IN BACKGROUND";
-const PLACE_FORM: &str = "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with WITHIN n \
-                          PERCENT, IN BACKGROUND or both";
-=======
 const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b) PACKED (b) PLACE COLUMN a NUMA NODE (1); all \
                          may end with IN BACKGROUND";
-const PLACE_FORM: &str =
-    "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with IN BACKGROUND";
->>>>>>> edc0f807b19a320d81652fc33bfe774d320fdd81
+const PLACE_FORM: &str = "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with WITHIN n \
+                          PERCENT, IN BACKGROUND or both";
 const SHOW_FORM: &str = "write SHOW PLACEMENT name";
 const READS_FORM: &str = "write SHOW READS name";
 const ADVISE_FORM: &str = "write ADVISE PLACEMENT name; MOVE after it makes the moves, and may be followed by WITHIN n PERCENT, IN \

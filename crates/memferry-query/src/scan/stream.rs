@@ -41,11 +41,8 @@ use super::keys::KeyRanges;
 use super::report::ScanMetrics;
 use crate::data::{ROW_GROUP_ROWS, RowGroup};
 use crate::near::{NearColumn, deadline};
-<<<<<<< HEAD
-use crate::placement::{Reader, Sums};
-=======
 use crate::packed::BitPacked;
->>>>>>> edc0f807b19a320d81652fc33bfe774d320fdd81
+use crate::placement::{Reader, Sums};
 use crate::table::TieredColumns;
 use crate::tiers::Pins;
 
@@ -214,11 +211,8 @@ impl PartitionScan {
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
         let places = Places::new(data, scan.claims.as_ref(), partition, context);
-<<<<<<< HEAD
         scan.columns.reads.begin();
-=======
         let keys = KeyRanges::of(scan.predicate.as_ref(), data.schema());
->>>>>>> edc0f807b19a320d81652fc33bfe774d320fdd81
         Ok(Self {
             // Without copies there is nothing to open a window for, and an open row group cannot be stolen.
             window_groups: if near.is_some() { scan.window_groups() } else { 1 },
@@ -338,11 +332,8 @@ impl PartitionScan {
                 .collect();
             let rows = group.rows();
             let home_bytes = self.needed.iter().map(|&(column, _)| group.column_bytes(column)).collect();
-<<<<<<< HEAD
             let homes = self.needed.iter().map(|&(column, _)| group.node(column)).collect();
-=======
             let packed = self.needed.iter().map(|&(column, _)| group.packed(column).cloned()).collect();
->>>>>>> edc0f807b19a320d81652fc33bfe774d320fdd81
             self.window.push_back(OpenGroup {
                 place,
                 homes,
@@ -391,21 +382,15 @@ impl PartitionScan {
                 .map(|&(column, place)| {
                     let (array, near_bytes) = group.columns[place].read();
                     let home_bytes = group.home_bytes[place].saturating_sub(near_bytes);
-<<<<<<< HEAD
                     let size_bytes = home_bytes * rows as u64 / group.rows as u64;
                     self.metrics.home_read(group.place.distance, size_bytes);
                     self.reads.add(HomeRead { cpus, column, node: group.homes[place], size_bytes });
-                    (column, array.slice(start, rows))
-=======
-                    self.metrics
-                        .home_read(group.place.distance, home_bytes * rows as u64 / group.rows as u64);
                     let rows = array.slice(start, rows);
                     let values = match &group.packed[place] {
                         Some(packed) => packed.unpack(&rows),
                         None => rows,
                     };
                     (column, values)
->>>>>>> edc0f807b19a320d81652fc33bfe774d320fdd81
                 })
                 .collect();
             self.filter.select(rows, &|column| Arc::clone(&columns[&column]))?
