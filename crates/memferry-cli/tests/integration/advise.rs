@@ -110,7 +110,7 @@ fn placement() {
     let nothing = prints(&[&common[..], &["--table", &table, "select 1"]].concat());
     assert!(nothing.contains("read no table in memory"), "{nothing}");
     fails(&["advise", "placement", "select 1"], USAGE, &["--table NAME=LOCATION"]);
-    fails(&[&advise[..], &["--share", "50"]].concat(), USAGE, &["--move"]);
+    fails(&[&advise[..], &["--share", "50"]].concat(), USAGE, &["required arguments"]);
     fails(&[&advise[..], &["--payback", "0"]].concat(), USAGE, &["above 0"]);
     fails(
         &[&common[..3], &["made-up-two-tiers", "--table", &table, "select sum(a) from t"]].concat(),

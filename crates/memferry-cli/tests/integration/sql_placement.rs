@@ -209,7 +209,8 @@ fn reads_are_shown_and_advice_is_followed() {
             [&XEON_MAX[..], &["--prefetch", "off", "--table", &table, "--format", "json", statements]];
         rows(&prints(&arguments.concat()))
     };
-    let query = "select sum(b) as s from t where a < 10;";
+    // Not a range of `a`: its other row groups would not be read.
+    let query = "select sum(b) as s from t where a % 1000 < 10;";
     let shown = run(&format!("{query} show reads t"));
     let [_, a, b] = shown.as_slice() else { panic!("{shown:?}") };
     for (row, name) in [(a, "a"), (b, "b")] {
@@ -217,7 +218,7 @@ fn reads_are_shown_and_advice_is_followed() {
         assert_eq!(of, (&json!(name), &json!(0), &json!(0)), "{row}");
     }
     assert!(a["bytes"].as_u64().unwrap() > 3_000_000, "{a}");
-    assert!(b["bytes"].as_u64().unwrap() < 500_000, "one batch has rows that pass: {b}");
+    assert!(b["bytes"].as_u64().unwrap() > 3_000_000, "all batches have rows that pass: {b}");
 
     let full = "select sum(a) as s, sum(b) as t from t;";
     let one = run(&format!("{full} advise placement t move; show placement t"));
@@ -230,18 +231,16 @@ fn reads_are_shown_and_advice_is_followed() {
         "{three} advise placement t move within 50 percent; show placement t; {three} advise placement t"
     ));
     assert_eq!(moved.len(), 3 + 2 + 2 + 3 + 1, "{moved:?}");
-    for (row, name) in moved[3..5].iter().zip(["a", "b"]) {
-        assert_eq!(
-            (&row["verdict"], &row["column"], &row["nodes"]),
-            (&json!("move"), &json!(name), &json!("8"))
-        );
-        assert_eq!(row["statement"], json!(format!("ALTER TABLE t COLUMN {name} NUMA NODE (8)")));
+    for (row, (name, node)) in moved[3..5].iter().zip([("a", "8"), ("b", "9")]) {
+        let of = (&row["verdict"], &row["column"], &row["nodes"]);
+        assert_eq!(of, (&json!("move"), &json!(name), &json!(node)), "two fast memories of the socket");
+        assert_eq!(row["statement"], json!(format!("ALTER TABLE t COLUMN {name} NUMA NODE ({node})")));
         assert!(
             row["speed_up"].as_f64().unwrap() > 1.9 && row["pays_after_s"].as_f64().unwrap() > 0.0,
             "{row}"
         );
     }
-    assert!(moved[5..7].iter().all(|row| row["node"] == json!(8)), "{moved:?}");
+    assert_eq!((&moved[5]["node"], &moved[6]["node"]), (&json!(8), &json!(9)), "{moved:?}");
     assert_eq!((&moved[10]["verdict"], &moved[10]["column"]), (&json!("keep"), &Value::Null), "{moved:?}");
     // The statements work as they are printed.
     let statement = moved[3]["statement"].as_str().unwrap();

@@ -156,13 +156,15 @@ impl TieredScanExec {
         self.columns.data.partitions().iter().map(Vec::len).sum()
     }
 
-    /// The CPUs that a partition runs on.
+    /// The CPUs that a partition runs on; without domains those of the thread, and of a machine that is only described those
+    /// beside the home node of tables.
     fn reader_of(&self, partition: usize) -> Reader {
-        let TieredColumns { data, tiers, .. } = &*self.columns;
+        let tiers = &self.columns.tiers;
         match &self.claims {
             Some(claims) => Reader::OfNode(claims.cpus_of(partition)),
             None => {
-                Reader::OfThread(tiers.machine().node(data.home()).map_or(data.home(), |home| home.cpu_node))
+                let home = tiers.machine().node(tiers.home());
+                Reader::OfThread(home.map_or(tiers.home(), |home| home.cpu_node))
             }
         }
     }

@@ -422,7 +422,10 @@ async fn advice_is_followed_once() {
     table.place(&placement, Arc::new(())).await.unwrap();
     for column in 0..2 {
         let nodes = nodes(&table.data(), column);
-        assert!(nodes.iter().flatten().all(|&node| node == 8), "the fast memory beside the CPUs: {nodes:?}");
+        assert!(
+            nodes.iter().flatten().all(|&node| node == 8 + column as u32),
+            "two fast memories of the socket: {nodes:?}"
+        );
     }
     assert_eq!((moved(&table), table.reads().windows.len()), (vec![1, 1], 0));
     for _ in 0..20 {
