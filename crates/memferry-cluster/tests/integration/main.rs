@@ -1,0 +1,4 @@
+//! Tests of clusters: the map, simulated failures, and real processes.
+
+mod shards;
+mod simulation;
