@@ -94,7 +94,12 @@ impl ShardCatalog {
     }
 
     /// The schema of a table and the map, for plans with the same description and files.
-    pub(crate) fn check(&self, id: MapId, table: &str, files: u64) -> QueryResult<(SchemaRef, Arc<ShardMap>)> {
+    pub(crate) fn check(
+        &self,
+        id: MapId,
+        table: &str,
+        files: u64,
+    ) -> QueryResult<(SchemaRef, Arc<ShardMap>)> {
         if id != self.id {
             return Err(refusal(&self.address, self.id, id).into());
         }
@@ -103,7 +108,9 @@ impl ShardCatalog {
             return Err(failed(format!("it has no table {table}")).into());
         };
         if loaded.report.files != files {
-            return Err(failed(format!("it has loaded other files of the table {table}; start it again")).into());
+            return Err(
+                failed(format!("it has loaded other files of the table {table}; start it again")).into()
+            );
         }
         Ok((Arc::clone(&loaded.schema), Arc::clone(&self.map)))
     }
@@ -211,7 +218,11 @@ async fn read_partition(
 
 /// Sizes of files, rows and ranges of columns: workers that read other files have another digest, workers with copies of the
 /// same files the same one.
-fn digest(plan: &Arc<dyn ExecutionPlan>, rows: u64, columns: &[ColumnReport]) -> Result<u64, DataFusionError> {
+fn digest(
+    plan: &Arc<dyn ExecutionPlan>,
+    rows: u64,
+    columns: &[ColumnReport],
+) -> Result<u64, DataFusionError> {
     let mut sizes = BTreeMap::new();
     plan.apply(|node| {
         let source = node.downcast_ref::<DataSourceExec>();

@@ -136,8 +136,9 @@ impl Channels {
             Ok(answers) => answers.map_err(|error| failed(reason(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {} ms", limit.as_millis()))),
         };
-        serde_json::from_slice(&answers.concat())
-            .map_err(|error| failed(format!("its report cannot be read ({error}): it is of another version of memferry")))
+        serde_json::from_slice(&answers.concat()).map_err(|error| {
+            failed(format!("its report cannot be read ({error}): it is of another version of memferry"))
+        })
     }
 
     /// The rows of a shard, from a worker that holds it.

@@ -17,8 +17,8 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::SessionContext;
-use futures::future::join_all;
 use futures::StreamExt;
+use futures::future::join_all;
 
 use crate::channels::{Channels, Failures, KEEP_ALIVE};
 use crate::description::{Description, MapId, is_address};
@@ -72,14 +72,17 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Unreachable`](ClusterError::Unreachable) if no address answers.
-    pub async fn reports(&self) -> Result<BTreeMap<String, Result<WorkerReport, ClusterError>>, ClusterError> {
+    pub async fn reports(
+        &self,
+    ) -> Result<BTreeMap<String, Result<WorkerReport, ClusterError>>, ClusterError> {
         let mut reports = BTreeMap::new();
         let mut asked: Vec<String> = self.seeds.clone();
         // Workers that the descriptions name, too.
         while !asked.is_empty() {
             let answers = join_all(asked.iter().map(|worker| self.report(worker))).await;
             reports.extend(asked.drain(..).zip(answers));
-            let named = reports.values().flatten().flat_map(|report: &WorkerReport| &report.description.workers);
+            let named =
+                reports.values().flatten().flat_map(|report: &WorkerReport| &report.description.workers);
             let mut further: Vec<String> =
                 named.filter(|worker| !reports.contains_key(*worker)).cloned().collect();
             further.sort_unstable();
@@ -87,7 +90,8 @@ impl Cluster {
             asked = further;
         }
         if reports.values().all(Result::is_err) {
-            let reasons = reports.into_values().filter_map(Result::err).map(|error| error.to_string()).collect();
+            let reasons =
+                reports.into_values().filter_map(Result::err).map(|error| error.to_string()).collect();
             return Err(ClusterError::Unreachable { reasons });
         }
         Ok(reports)
@@ -128,9 +132,14 @@ impl Cluster {
         for (worker, address) in map.workers().iter().enumerate() {
             match reports.get(address) {
                 Some(Ok(report)) if report.description.id() != id => {
-                    members.lose(worker, format!("it has version {} of the cluster, not {id}", report.description.id()));
+                    members.lose(
+                        worker,
+                        format!("it has version {} of the cluster, not {id}", report.description.id()),
+                    );
                 }
-                Some(Ok(report)) if !report.is_ready => members.lose(worker, "it is still loading its tables"),
+                Some(Ok(report)) if !report.is_ready => {
+                    members.lose(worker, "it is still loading its tables")
+                }
                 Some(Ok(report)) => match votes.iter_mut().find(|(tables, _)| *tables == report.tables) {
                     Some((_, workers)) => workers.push(worker),
                     None => votes.push((report.tables.clone(), vec![worker])),
@@ -181,7 +190,8 @@ impl Cluster {
                 }
             }
             members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
-            let attempt = Attempt::start(id, &tables, members.clone(), &self.channels.for_plan(), self.partitions, sql);
+            let attempt =
+                Attempt::start(id, &tables, members.clone(), &self.channels.for_plan(), self.partitions, sql);
             let error = match attempt.await {
                 Ok(mut answer) => match answer.fill(whole).await {
                     Ok(()) => {
@@ -212,9 +222,10 @@ impl Cluster {
         if let Some((worker, what)) = worker_in(&error.to_string(), map) {
             return Failure::Worker { worker, what };
         }
-        let asked = members.alive().into_iter().map(|worker| async move {
-            (worker, self.report(&map.workers()[worker]).await)
-        });
+        let asked = members
+            .alive()
+            .into_iter()
+            .map(|worker| async move { (worker, self.report(&map.workers()[worker]).await) });
         for (worker, report) in join_all(asked).await {
             if let Err(ClusterError::Worker { what, .. }) = report {
                 return Failure::Worker { worker, what };
@@ -253,7 +264,8 @@ impl Attempt {
         let shared = Arc::new(members.clone());
         let context = planning::session(id, tables, &shared, channels, partitions)?;
         // Tables are those of the description.
-        let queries = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+        let queries =
+            SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         let plan = context.sql_with_options(sql, queries).await?.create_physical_plan().await?;
         let stream = execute_stream(Arc::clone(&plan), context.task_ctx())?;
         Ok(Answer {
@@ -353,10 +365,12 @@ impl Answer {
                 self.has_ended = true;
                 let map: Arc<ShardMap> = Arc::clone(self.members.map());
                 Some(Err(match worker_in(&error.to_string(), &map) {
-                    Some((worker, what)) => match self.members.after(&Failure::Worker { worker, what }, self.rows) {
-                        Next::ReportLost(lost) => lost.into(),
-                        _ => error,
-                    },
+                    Some((worker, what)) => {
+                        match self.members.after(&Failure::Worker { worker, what }, self.rows) {
+                            Next::ReportLost(lost) => lost.into(),
+                            _ => error,
+                        }
+                    }
                     None => error,
                 }))
             }

@@ -63,7 +63,10 @@ impl ScanMessage {
             predicate,
             fetch: read.fetch.map(|rows| rows as u64),
             lost: numbers(&read.lost),
-            partitions: partitions.iter().map(|shards| PartitionMessage { shards: numbers(shards) }).collect(),
+            partitions: partitions
+                .iter()
+                .map(|shards| PartitionMessage { shards: numbers(shards) })
+                .collect(),
         })
     }
 

@@ -115,7 +115,8 @@ impl From<ClusterError> for DataFusionError {
 
 /// A worker refuses a query of another description.
 pub(crate) fn refusal(worker: &str, own: MapId, planned: MapId) -> ClusterError {
-    let what = format!("it has version {own} of the cluster, and the query was planned with version {planned}");
+    let what =
+        format!("it has version {own} of the cluster, and the query was planned with version {planned}");
     ClusterError::Worker { worker: worker.to_owned(), what }
 }
 

@@ -8,9 +8,9 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_distributed::{
-    DesiredTaskCountEvent, DesiredTaskCountEventResponse, DistributedExt, DistributedLeafExec, RouteTasksEvent,
-    RouteTasksEventResponse, ScaleUpLeafNodeEvent, ScaleUpLeafNodeEventResponse, SessionStateBuilderExt,
-    WorkerResolver,
+    DesiredTaskCountEvent, DesiredTaskCountEventResponse, DistributedExt, DistributedLeafExec,
+    RouteTasksEvent, RouteTasksEventResponse, ScaleUpLeafNodeEvent, ScaleUpLeafNodeEventResponse,
+    SessionStateBuilderExt, WorkerResolver,
 };
 use url::Url;
 
@@ -105,7 +105,11 @@ fn variants(
 /// The reasons for which workers are lost.
 pub(crate) fn reasons(members: &Members) -> Vec<String> {
     let workers = members.map().workers();
-    members.lost().iter().map(|(&worker, what)| format!("worker {} failed: {what}", workers[worker])).collect()
+    members
+        .lost()
+        .iter()
+        .map(|(&worker, what)| format!("worker {} failed: {what}", workers[worker]))
+        .collect()
 }
 
 /// Task `i` on the `i`-th worker, as [`Members::assign`] divides the shards. A single task without shards goes where its input

@@ -60,7 +60,9 @@ impl ColumnReport {
         let whole = match column.data_type() {
             DataType::Date32 => cast(&cast(column, &DataType::Int32)?, &DataType::Int64)?,
             // Values of UInt64 above the range of i64 would be null.
-            data_type if data_type.is_integer() && data_type != &DataType::UInt64 => cast(column, &DataType::Int64)?,
+            data_type if data_type.is_integer() && data_type != &DataType::UInt64 => {
+                cast(column, &DataType::Int64)?
+            }
             _ => return Ok(()),
         };
         let whole = whole.as_primitive::<Int64Type>();

@@ -9,9 +9,13 @@ use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::utils::reassign_expr_columns;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
-use datafusion::physical_plan::execution_plan::{Boundedness, CardinalityEffect, EmissionType, SchedulingType};
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, CardinalityEffect, EmissionType, SchedulingType,
+};
 use datafusion::physical_plan::filter::FilterExecBuilder;
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
+};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
@@ -101,8 +105,10 @@ impl ShardScanExec {
     /// The statistics of a filter over the whole table, as DataFusion estimates them.
     fn filtered(&self, args: &StatisticsArgs) -> Result<Statistics> {
         let all = (0..self.read.schema.fields().len()).collect();
-        let whole = ShardRead { projection: all, predicate: None, fetch: None, ..ShardRead::clone(&self.read) };
-        let whole = ShardScanExec::try_new(Arc::new(whole), self.partitions.clone(), self.statistics.clone())?;
+        let whole =
+            ShardRead { projection: all, predicate: None, fetch: None, ..ShardRead::clone(&self.read) };
+        let whole =
+            ShardScanExec::try_new(Arc::new(whole), self.partitions.clone(), self.statistics.clone())?;
         let Some(predicate) = &self.read.predicate else { return whole.table_statistics() };
         let predicate = reassign_expr_columns(Arc::clone(predicate), &whole.schema())?;
         let filter = FilterExecBuilder::new(predicate, Arc::new(whole)).build()?;
@@ -118,7 +124,8 @@ impl ShardScanExec {
 impl DisplayAs for ShardScanExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ShardRead { table, schema, projection, predicate, fetch, .. } = &*self.read;
-        let names: Vec<&str> = projection.iter().map(|&column| schema.field(column).name().as_str()).collect();
+        let names: Vec<&str> =
+            projection.iter().map(|&column| schema.field(column).name().as_str()).collect();
         write!(f, "ShardScanExec: table={table}, columns=[{}]", names.join(", "))?;
         if let Some(predicate) = predicate {
             write!(f, ", predicate={predicate}")?;
@@ -173,9 +180,7 @@ impl ExecutionPlan for ShardScanExec {
             })
             .try_flatten();
         let baseline = BaselineMetrics::new(&self.metrics, partition);
-        let counted = batches.map(move |batch| {
-            batch.map(|batch| batch.record_output(&baseline))
-        });
+        let counted = batches.map(move |batch| batch.map(|batch| batch.record_output(&baseline)));
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), counted)))
     }
 
@@ -192,7 +197,8 @@ impl ExecutionPlan for ShardScanExec {
         if args.partition().is_some() || self.statistics.is_none() {
             return Ok(Arc::new(Statistics::new_unknown(&self.schema())));
         }
-        let of_table = if self.read.predicate.is_some() { self.filtered(args)? } else { self.table_statistics()? };
+        let of_table =
+            if self.read.predicate.is_some() { self.filtered(args)? } else { self.table_statistics()? };
         Ok(Arc::new(of_table.project(Some(&self.read.projection))))
     }
 

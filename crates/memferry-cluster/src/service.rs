@@ -79,7 +79,9 @@ fn aborted(error: DataFusionError) -> Status {
 }
 
 fn unknown(what: &str) -> Status {
-    Status::unimplemented(format!("a worker of memferry has no {what}; ask `memferry serve` for Arrow Flight SQL"))
+    Status::unimplemented(format!(
+        "a worker of memferry has no {what}; ask `memferry serve` for Arrow Flight SQL"
+    ))
 }
 
 type Answers<T> = BoxStream<'static, Result<T, Status>>;
@@ -95,10 +97,12 @@ impl FlightService for ShardService {
     type ListActionsStream = Answers<ActionType>;
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
-        let message = ScanMessage::decode(request.into_inner().ticket)
-            .map_err(|error| Status::invalid_argument(format!("the ticket is not a read of a shard: {error}")))?;
+        let message = ScanMessage::decode(request.into_inner().ticket).map_err(|error| {
+            Status::invalid_argument(format!("the ticket is not a read of a shard: {error}"))
+        })?;
         let context = self.0.session().map_err(aborted)?.task_ctx();
-        let scan = Sources::of(&context).and_then(|sources| message.scan(&sources, &context)).map_err(aborted)?;
+        let scan =
+            Sources::of(&context).and_then(|sources| message.scan(&sources, &context)).map_err(aborted)?;
         let rows = scan.execute(0, context).map_err(aborted)?;
         let data = FlightDataEncoderBuilder::new()
             .with_schema(scan.schema())
@@ -115,12 +119,14 @@ impl FlightService for ShardService {
         if action.r#type != ACTION {
             return Err(unknown(&format!("action {}", action.r#type)));
         }
-        let body = serde_json::to_vec(&self.0.report()).map_err(|error| Status::internal(error.to_string()))?;
+        let body =
+            serde_json::to_vec(&self.0.report()).map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(stream::iter([Ok(arrow_flight::Result { body: body.into() })]).boxed()))
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
-        let action = ActionType { r#type: ACTION.to_owned(), description: "the worker and its tables".to_owned() };
+        let action =
+            ActionType { r#type: ACTION.to_owned(), description: "the worker and its tables".to_owned() };
         Ok(Response::new(stream::iter([Ok(action)]).boxed()))
     }
 

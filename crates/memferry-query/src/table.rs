@@ -100,10 +100,8 @@ impl TieredTable {
         predicate: Option<Arc<dyn PhysicalExpr>>,
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let settings = ScanSettings {
-            options: MemferryOptions::of(config.options()),
-            batch_rows: config.batch_size(),
-        };
+        let settings =
+            ScanSettings { options: MemferryOptions::of(config.options()), batch_rows: config.batch_size() };
         Ok(Arc::new(TieredScanExec::try_new(self.columns(), projection, predicate, limit, settings)?))
     }
 

@@ -64,7 +64,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         .partitions
         .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let cluster = Cluster::new(arguments.cluster.clone(), partitions)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     runtime.block_on(answer(&cluster, sql, arguments, out))
 }
 
@@ -86,7 +87,8 @@ async fn answer(cluster: &Cluster, sql: &str, arguments: &Arguments, out: &mut d
         eprintln!("note: {reason}; its shards were read from replicas");
     }
     if arguments.format == Format::Table {
-        let again = if answer.plans() > 1 { format!(", planned {} times", answer.plans()) } else { String::new() };
+        let again =
+            if answer.plans() > 1 { format!(", planned {} times", answer.plans()) } else { String::new() };
         let unit = if rows == 1 { "row" } else { "rows" };
         writeln!(out, "{rows} {unit} in {:.3} s{again}", began.elapsed().as_secs_f64())?;
     }

@@ -65,8 +65,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 async fn work(arguments: &Arguments, description: Description) -> Result<()> {
     let tiers = Tiers::builder(Arc::new(Machine::discover()?)).build()?;
-    let options =
-        SessionOptions { prefetch: arguments.prefetch, tiers: Some(Arc::clone(&tiers)), ..SessionOptions::default() };
+    let options = SessionOptions {
+        prefetch: arguments.prefetch,
+        tiers: Some(Arc::clone(&tiers)),
+        ..SessionOptions::default()
+    };
     let listen = arguments.listen.as_deref().unwrap_or(&arguments.name);
     let worker = ClusterWorker::listen(description, &arguments.name, listen, options.clone()).await?;
     let began = Instant::now();
@@ -75,7 +78,11 @@ async fn work(arguments: &Arguments, description: Description) -> Result<()> {
         let tables: Vec<String> =
             catalog.reports().iter().map(|table| format!("{} ({} rows)", table.name, table.rows)).collect();
         let seconds = began.elapsed().as_secs_f64();
-        note(&format!("worker {} has loaded its shards of {} in {seconds:.1} s", arguments.name, tables.join(", ")));
+        note(&format!(
+            "worker {} has loaded its shards of {} in {seconds:.1} s",
+            arguments.name,
+            tables.join(", ")
+        ));
     };
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = async move {

@@ -100,7 +100,11 @@ impl ShardKey {
 
 fn whole(column: &ArrayRef) -> Result<Arc<Int64Array>, ArrowError> {
     // Date32 is cast by way of its days.
-    let days = if column.data_type() == &DataType::Date32 { cast(column, &DataType::Int32)? } else { column.clone() };
+    let days = if column.data_type() == &DataType::Date32 {
+        cast(column, &DataType::Int32)?
+    } else {
+        column.clone()
+    };
     let values = cast(&days, &DataType::Int64)?;
     if values.null_count() > days.null_count() {
         return Err(ArrowError::ComputeError(String::from("a key is above the largest 64-bit integer")));

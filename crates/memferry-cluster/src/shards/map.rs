@@ -21,7 +21,12 @@ impl ShardMap {
     ///
     /// # Errors
     /// [`MapError`]
-    pub fn new(version: u64, workers: Vec<String>, shards: usize, replicas: usize) -> Result<ShardMap, MapError> {
+    pub fn new(
+        version: u64,
+        workers: Vec<String>,
+        shards: usize,
+        replicas: usize,
+    ) -> Result<ShardMap, MapError> {
         if workers.is_empty() {
             return Err(MapError::NoWorker);
         }
@@ -80,14 +85,20 @@ impl ShardMap {
             .collect();
         if let Some(&shard) = lost.first() {
             let workers = self.shards[shard].iter().map(|&worker| self.workers[worker].clone()).collect();
-            return Err(ShardsLost { shard, workers, lost_count: lost.len(), shards_count: self.shards.len() });
+            return Err(ShardsLost {
+                shard,
+                workers,
+                lost_count: lost.len(),
+                shards_count: self.shards.len(),
+            });
         }
         let alive: Vec<usize> = alive.iter().copied().filter(|&worker| worker < self.workers.len()).collect();
         let workers: Vec<usize> = (0..tasks.max(1)).map(|task| alive[task % alive.len()]).collect();
         let mut shards: Vec<Vec<usize>> = vec![Vec::new(); workers.len()];
         for shard in 0..self.shards.len() {
             let holds = |&task: &usize| self.shards[shard].contains(&workers[task]);
-            let fewest = |tasks: &mut dyn Iterator<Item = usize>| tasks.min_by_key(|&task| shards[task].len());
+            let fewest =
+                |tasks: &mut dyn Iterator<Item = usize>| tasks.min_by_key(|&task| shards[task].len());
             let task = fewest(&mut (0..workers.len()).filter(holds))
                 .or_else(|| fewest(&mut (0..workers.len())))
                 .expect("there is at least one task");

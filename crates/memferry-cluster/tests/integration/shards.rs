@@ -105,7 +105,8 @@ const KNOWN_TEXTS: [usize; 3] = [342, 315, 248];
 #[test]
 fn ranges_have_their_bounds_in_the_upper_shard() {
     let key = ShardKey { column: "k".to_owned(), bounds: Some(vec![10, 20]) };
-    let values: ArrayRef = Arc::new(Int64Array::from(vec![Some(i64::MIN), Some(9), Some(10), Some(19), Some(20), None]));
+    let values: ArrayRef =
+        Arc::new(Int64Array::from(vec![Some(i64::MIN), Some(9), Some(10), Some(19), Some(20), None]));
     assert_eq!(key.shards(&values, 3).unwrap(), [0, 0, 1, 1, 2, 0]);
     let dates: ArrayRef = Arc::new(Date32Array::from(vec![9, 10, 20]));
     assert_eq!(key.shards(&dates, 3).unwrap(), [0, 1, 2]);
@@ -113,7 +114,8 @@ fn ranges_have_their_bounds_in_the_upper_shard() {
 
 #[test]
 fn rows_are_divided_without_loss() {
-    let column: ArrayRef = Arc::new(Int64Array::from_iter((0..1000).map(|row| (row % 7 != 0).then_some(row))));
+    let column: ArrayRef =
+        Arc::new(Int64Array::from_iter((0..1000).map(|row| (row % 7 != 0).then_some(row))));
     let batch = RecordBatch::try_from_iter_with_nullable([("k", column, true)]).unwrap();
     let divided = hashed().divide(&batch, 8, &|_| true).unwrap();
     assert_eq!(divided.iter().map(|(_, rows)| rows.num_rows()).sum::<usize>(), 1000);

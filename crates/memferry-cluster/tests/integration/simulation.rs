@@ -34,7 +34,9 @@ impl Random {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    Up { version: u64 },
+    Up {
+        version: u64,
+    },
     Down,
     /// Accepts connections and never answers: found by the keep-alive.
     Hung,
@@ -80,7 +82,10 @@ impl World {
             State::Hung => Err(failure("no answer in 2 s")),
             State::Up { version } if version != self.map.version() => Err(failure("another version")),
             State::Up { version } => {
-                assert!(self.map.replicas(shard).contains(&worker), "a worker was asked for a shard that it does not hold");
+                assert!(
+                    self.map.replicas(shard).contains(&worker),
+                    "a worker was asked for a shard that it does not hold"
+                );
                 Ok((shard, version))
             }
         }
