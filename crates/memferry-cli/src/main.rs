@@ -17,7 +17,6 @@ mod error;
 mod machine;
 mod man;
 mod offload;
-mod options;
 mod output;
 mod progress;
 mod query;
@@ -35,6 +34,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use memferry_bench::harness::{CountingAllocator, keep_freed_memory};
 use memferry_query::load;
+use memferry_session::options;
 
 /// `bench cache` counts the allocations of a hit.
 #[global_allocator]
