@@ -7,6 +7,7 @@ mod advise;
 mod bench;
 mod calibrate;
 mod canvas;
+mod cluster;
 mod completions;
 mod configure;
 mod demo;
@@ -59,6 +60,7 @@ enum Command {
     Configure(configure::Arguments),
     Doctor(doctor::Arguments),
     Sql(sql::Arguments),
+    Serve(cluster::Serve),
     Sim(sim::Arguments),
     Advise(advise::Arguments),
     Calibrate(calibrate::Arguments),
@@ -105,6 +107,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<u8> {
         Command::Topology(arguments) => topology::run(arguments, out),
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
+        Command::Serve(arguments) => cluster::serve(arguments),
         Command::Sim(arguments) => sim::run(arguments, out),
         Command::Advise(arguments) => advise::run(arguments, out),
         Command::Calibrate(arguments) => calibrate::run(arguments, out),

@@ -1,1 +1,4 @@
 //! Queries on several machines, and a server for any client of Arrow Flight SQL.
+#![deny(unsafe_code)]
+
+pub mod serve;
