@@ -1,0 +1,3 @@
+//! Tests of the library over loopback, and of the program.
+
+mod serve;
