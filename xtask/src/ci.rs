@@ -27,6 +27,7 @@ const DEFAULT_MEMBERS: &[&str] = &[
     "memferry-query",
     "memferry-bench",
     "memferry-bench-query",
+    "memferry-session",
     "memferry-cli",
 ];
 const CLIENTS: &[&str] = &[

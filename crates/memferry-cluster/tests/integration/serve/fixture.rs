@@ -16,7 +16,7 @@ use memferry_cluster::serve::{Access, Limits, Log, Server, ServerOptions, query_
 use memferry_query::Tiers;
 use memferry_session::{Opened, SessionArguments, load_tables};
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -44,8 +44,25 @@ pub(super) struct Fixture {
     /// Of the server; tests may add tables.
     pub(super) context: SessionContext,
     tiers: Arc<Tiers>,
-    directory: TempDir,
-    threads: Option<Runtime>,
+    pub(super) directory: TempDir,
+    pub(super) threads: Threads,
+}
+
+/// The threads of queries. A test may not wait for them, as dropping a runtime does.
+pub(super) struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn handle(&self) -> Handle {
+        self.0.as_ref().unwrap().handle().clone()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(threads) = self.0.take() {
+            threads.shutdown_background();
+        }
+    }
 }
 
 impl Fixture {
@@ -74,18 +91,17 @@ impl Fixture {
             log: Log::none(),
         };
         change(&mut options);
-        let threads = query_threads().unwrap();
+        let threads = Threads(Some(query_threads().unwrap()));
         let context = opened.context.clone();
         let tiers = opened.tiers.tiers.clone();
         let server =
-            Server::start(context.clone(), tiers.clone(), threads.handle().clone(), options).await.unwrap();
-        Fixture { server, context, tiers, directory, threads: Some(threads) }
+            Server::start(context.clone(), tiers.clone(), threads.handle(), options).await.unwrap();
+        Fixture { server, context, tiers, directory, threads }
     }
 
     /// Another server over the same tables.
     pub(super) async fn another(&self, options: ServerOptions) -> anyhow::Result<Server> {
-        let threads = self.threads.as_ref().unwrap().handle().clone();
-        Server::start(self.context.clone(), self.tiers.clone(), threads, options).await
+        Server::start(self.context.clone(), self.tiers.clone(), self.threads.handle(), options).await
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -130,15 +146,6 @@ impl Fixture {
         let rows = query(&mut self.client().await, "select count(*) as n from lineitem where l_quantity < 24").await;
         assert_eq!(rows.unwrap()[0].num_rows(), 1);
         self.idle().await;
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        // Waiting for its threads is not allowed on a thread of a test.
-        if let Some(threads) = self.threads.take() {
-            threads.shutdown_background();
-        }
     }
 }
 

@@ -14,7 +14,8 @@ async fn running_queries_may_end() {
     let info = client.execute("select v, name from t order by name, v".to_owned(), None).await.unwrap();
     let mut rows = client.do_get(ticket(&info)).await.unwrap();
     let mut count = rows.next().await.unwrap().unwrap().num_rows();
-    let Parts { server, address, _rest } = Parts::of(fixture);
+    let Fixture { server, threads: _threads, directory: _directory, .. } = fixture;
+    let address = server.address();
     let stopping = tokio::spawn(server.stop());
     while let Some(batch) = rows.next().await {
         count += batch.unwrap().num_rows();
@@ -36,7 +37,7 @@ async fn queries_beyond_the_grace_are_stopped() {
     rows.next().await.unwrap().unwrap();
     let http = fixture.server.http_address().unwrap();
     assert!(http_get(http, "/ready").await.starts_with("HTTP/1.1 200"));
-    let Parts { server, _rest, .. } = Parts::of(fixture);
+    let Fixture { server, threads: _threads, directory: _directory, .. } = fixture;
     let stopping = tokio::spawn(server.stop());
     let draining = tokio::spawn(async move {
         while let Some(batch) = rows.next().await {
