@@ -4,7 +4,7 @@ use std::panic;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use memferry_cluster::serve;
+use memferry_cluster::{load, serve};
 use memferry_session::error::{is_usage, sentence};
 
 /// Queries on several machines, and a server for any client. `memferry` executes this program.
@@ -18,6 +18,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Arguments),
+    #[command(hide = true)]
+    Load(load::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     }));
     let outcome = match &cli.command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Load(arguments) => load::run(arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
