@@ -4,9 +4,10 @@ use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::error::usage;
 
@@ -32,23 +33,39 @@ pub(crate) fn serve(arguments: &Serve) -> Result<()> {
 
 /// Replaces this process by a command of the program.
 fn execute(command: &str, options: &[OsString]) -> Result<()> {
-    let Some(program) = program() else {
-        return Err(usage(format!(
-            "`memferry {command}` is a command of the program {PROGRAM}, which is not installed; `cargo build --package \
-             {PROGRAM}` builds it beside memferry, or name it with {VARIABLE}"
-        )));
-    };
+    let program = program(&format!("memferry {command}"))?;
     let error = Command::new(&program).arg(command).args(options).exec();
-    Err(error).with_context(|| format!("cannot execute {}; check its permissions", program.display()))
+    Err(error).with_context(|| not_executed(&program))
 }
 
-/// Finds the program.
-fn program() -> Option<PathBuf> {
+/// Runs a command of the program that measures, and reads the JSON that it prints.
+pub(crate) fn measured(command: &str, options: &[&str]) -> Result<Value> {
+    let program = program("this benchmark")?;
+    let output = Command::new(&program).arg(command).args(options).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| not_executed(&program))?;
+    ensure!(output.status.success(), "{} {command} failed, see its message above", program.display());
+    serde_json::from_slice(&output.stdout).with_context(|| {
+        format!("{} is of another version than memferry; build both from the same sources", program.display())
+    })
+}
+
+fn not_executed(program: &Path) -> String {
+    format!("cannot execute {}; check its permissions", program.display())
+}
+
+/// Finds the program, which `purpose` needs.
+fn program(purpose: &str) -> Result<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
-        return Some(named.into());
+        return Ok(named.into());
     }
     let beside = env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
     let path = env::var_os("PATH").unwrap_or_default();
-    let directories = beside.into_iter().chain(env::split_paths(&path));
-    directories.map(|directory| directory.join(PROGRAM)).find(|program| program.is_file())
+    let mut directories = beside.into_iter().chain(env::split_paths(&path));
+    let found = directories.find_map(|directory| Some(directory.join(PROGRAM)).filter(|program| program.is_file()));
+    found.ok_or_else(|| {
+        usage(format!(
+            "{purpose} needs the program {PROGRAM}, which is not installed; `cargo build --package {PROGRAM}` builds it \
+             beside memferry, or name it with {VARIABLE}"
+        ))
+    })
 }

@@ -12,7 +12,7 @@ use tonic::transport::{Certificate, ClientTlsConfig};
 
 use super::fixture::{Client, Fixture, query, to_status};
 
-fn secret(directory: &Path, name: &str, text: &str) -> PathBuf {
+pub(super) fn secret(directory: &Path, name: &str, text: &str) -> PathBuf {
     let file = directory.join(name);
     fs::write(&file, text).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
@@ -86,7 +86,7 @@ fn files_of_secrets_are_checked() {
 }
 
 /// A certificate of `localhost` and its key.
-fn tls() -> (String, TlsFiles) {
+pub(super) fn tls() -> (String, TlsFiles) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let certificate = made.cert.pem();
     let files = TlsFiles {

@@ -3,6 +3,7 @@
 mod access;
 mod bad_input;
 mod cancel;
+mod clients;
 mod fixture;
 mod limits;
 mod metadata;
