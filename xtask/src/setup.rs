@@ -46,7 +46,7 @@ const TOOLS: &[(&str, &str)] = &[("cargo-warloc", "0.1.1"), ("cargo-public-api",
 /// Python packages of other engines, for `memferry bench --peers PYTHON`.
 const PEERS: &[&str] = &["datafusion==55.0.0", "duckdb==2.0.0", "polars==2.1.0", "pyarrow==26.0.1"];
 
-/// Python packages that build the Python package, and that its tests exchange tables with.
+/// Python packages that build the Python package, that its tests exchange tables with, and a client of `memferry serve`.
 const PYTHON: &[&str] = &[
     "maturin==1.16.0",
     "pytest==9.2.0",
@@ -55,6 +55,7 @@ const PYTHON: &[&str] = &[
     "datafusion==55.0.0",
     "polars==2.1.0",
     "pyarrow==26.0.1",
+    "adbc-driver-flightsql==1.13.0",
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {
