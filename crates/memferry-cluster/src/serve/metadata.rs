@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use arrow_flight::error::Result as BuilderResult;
 use arrow_flight::sql::metadata::{
     SqlInfoData, SqlInfoDataBuilder, XdbcTypeInfo, XdbcTypeInfoData, XdbcTypeInfoDataBuilder,
 };
@@ -14,7 +15,6 @@ use arrow_flight::sql::{
 };
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::arrow::error::ArrowError;
 use datafusion::catalog::TableProvider;
 use datafusion::logical_expr::TableType;
 use datafusion::prelude::SessionContext;
@@ -23,7 +23,7 @@ use super::limits::Limits;
 use super::plain;
 
 /// The result of a builder of arrow-flight.
-type Built = Result<RecordBatch, arrow_flight::error::FlightError>;
+type Built = BuilderResult<RecordBatch>;
 
 /// The names of the kinds of tables, as the information schema has them.
 const TABLE_TYPES: [&str; 3] = ["BASE TABLE", "LOCAL TEMPORARY", "VIEW"];
@@ -91,7 +91,7 @@ fn all_schemas(context: &SessionContext) -> Vec<(String, String)> {
 }
 
 /// The answers to GetSqlInfo.
-pub(super) fn sql_info(updates: bool, limits: &Limits) -> Result<SqlInfoData, ArrowError> {
+pub(super) fn sql_info(updates: bool, limits: &Limits) -> BuilderResult<SqlInfoData> {
     let mut info = SqlInfoDataBuilder::new();
     info.append(SqlInfo::FlightSqlServerName, "memferry");
     info.append(SqlInfo::FlightSqlServerVersion, env!("CARGO_PKG_VERSION"));
@@ -137,7 +137,7 @@ pub(super) fn sql_info(updates: bool, limits: &Limits) -> Result<SqlInfoData, Ar
 }
 
 /// The answers to GetXdbcTypeInfo: the types of SQL that tables and casts have.
-pub(super) fn xdbc_types() -> Result<XdbcTypeInfoData, ArrowError> {
+pub(super) fn xdbc_types() -> BuilderResult<XdbcTypeInfoData> {
     let mut types = XdbcTypeInfoDataBuilder::new();
     let number = |name: &str, data_type, bits| XdbcTypeInfo {
         type_name: name.to_owned(),

@@ -59,7 +59,7 @@ type DoGet = Result<Response<<Service as FlightService>::DoGetStream>, Status>;
 type Info = Result<Response<FlightInfo>, Status>;
 
 impl Service {
-    pub(super) fn new(shared: Arc<Shared>) -> Result<Service, ArrowError> {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Service, FlightError> {
         let sql_info = Arc::new(metadata::sql_info(shared.updates, &shared.limits)?);
         Ok(Service { shared, sql_info, xdbc_types: Arc::new(metadata::xdbc_types()?) })
     }

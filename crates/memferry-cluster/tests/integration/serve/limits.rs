@@ -12,11 +12,8 @@ use super::fixture::{ENDLESS, ENDLESS_ROWS, Fixture, query, ticket, to_status};
 async fn a_query_beyond_its_memory_fails_and_the_others_go_on() {
     let fixture = Fixture::with(|options| options.limits.query_memory_bytes = 256 << 10).await;
     let mut client = fixture.client().await;
-    let info = client.execute(ENDLESS_ROWS.replace("t a, t b", "nation a, nation b").replace('v', "n_nationkey").replace(
-        "b.name",
-        "b.n_name",
-    ), None);
-    let other = info.await.unwrap();
+    let other = "select a.n_nationkey, b.n_name from nation a, nation b".to_owned();
+    let other = client.execute(other, None).await.unwrap();
     let mut rows = client.do_get(ticket(&other)).await.unwrap();
     let sql = "select count(*) as n from t a join t b on a.v = b.v + 1 and a.name < b.name";
     let error = query(&mut fixture.client().await, sql).await.unwrap_err();
