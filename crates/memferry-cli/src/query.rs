@@ -15,11 +15,6 @@ use memferry_bench::harness::Provenance;
 
 pub(crate) use memferry_session::query::{explain_error, query_error};
 
-/// The eight TPC-H tables, generated on the home node.
-pub(crate) fn tpch(scale: f64, tiers: &Tiers, partitions: usize) -> Result<Vec<NamedTable>> {
-    memferry_session::tpch(scale, tiers, partitions, &Bar::new("generating TPC-H"))
-}
-
 /// The table of the papers' query ([`memferry_bench_query::paper_query`]), with as many rows as TPC-H's largest table
 /// has at this scale.
 pub(crate) fn papers_table(scale: f64, tiers: &Tiers, partitions: usize) -> Result<NamedTable> {

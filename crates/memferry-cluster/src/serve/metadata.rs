@@ -10,8 +10,9 @@ use arrow_flight::sql::metadata::{
 };
 use arrow_flight::sql::{
     CommandGetCatalogs, CommandGetDbSchemas, CommandGetTableTypes, CommandGetTables, Nullable, Searchable,
-    SqlInfo, SqlNullOrdering, SqlSupportedCaseSensitivity, SqlSupportedTransaction, XdbcDataType,
-    XdbcDatetimeSubcode,
+    SqlInfo, SqlNullOrdering, SqlOuterJoinsSupportLevel, SqlSupportedCaseSensitivity, SqlSupportedGroupBy,
+    SqlSupportedResultSetType, SqlSupportedSubqueries, SqlSupportedTransaction, SqlSupportedUnions,
+    SqlTransactionIsolationLevel, SupportedSqlGrammar, XdbcDataType, XdbcDatetimeSubcode,
 };
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
@@ -114,6 +115,44 @@ pub(super) fn sql_info(updates: bool, limits: &Limits) -> BuilderResult<SqlInfoD
     info.append(SqlInfo::SqlQuotedIdentifierCase, as_written);
     info.append(SqlInfo::SqlAllTablesAreSelectable, true);
     info.append(SqlInfo::SqlNullOrdering, SqlNullOrdering::SqlNullsSortedHigh as i32);
+    // DataFusion's functions are in information_schema.routines; none has the meaning that the driver's escapes give it.
+    let none: &[&str] = &[];
+    for list in [
+        SqlInfo::SqlKeywords,
+        SqlInfo::SqlNumericFunctions,
+        SqlInfo::SqlStringFunctions,
+        SqlInfo::SqlSystemFunctions,
+        SqlInfo::SqlDatetimeFunctions,
+    ] {
+        info.append(list, none);
+    }
+    info.append(SqlInfo::SqlSearchStringEscape, "\\");
+    info.append(SqlInfo::SqlExtraNameCharacters, "");
+    // Sets of bits; each bit has the number of a value of the enum.
+    let bits = |values: &[i32]| values.iter().fold(0_i32, |set, value| set | 1 << value);
+    let group_by =
+        bits(&[SqlSupportedGroupBy::SqlGroupByUnrelated as i32, SqlSupportedGroupBy::SqlGroupByBeyondSelect as i32]);
+    info.append(SqlInfo::SqlSupportedGroupBy, group_by);
+    let grammar = bits(&[SupportedSqlGrammar::SqlMinimumGrammar as i32, SupportedSqlGrammar::SqlCoreGrammar as i32]);
+    info.append(SqlInfo::SqlSupportedGrammar, grammar);
+    let joins = bits(&[
+        SqlOuterJoinsSupportLevel::SqlLimitedOuterJoins as i32,
+        SqlOuterJoinsSupportLevel::SqlFullOuterJoins as i32,
+    ]);
+    info.append(SqlInfo::SqlOuterJoinsSupportLevel, joins);
+    let subqueries = bits(&[
+        SqlSupportedSubqueries::SqlSubqueriesInComparisons as i32,
+        SqlSupportedSubqueries::SqlSubqueriesInExists as i32,
+        SqlSupportedSubqueries::SqlSubqueriesInIns as i32,
+    ]);
+    info.append(SqlInfo::SqlSupportedSubqueries, subqueries);
+    let unions = bits(&[SqlSupportedUnions::SqlUnion as i32, SqlSupportedUnions::SqlUnionAll as i32]);
+    info.append(SqlInfo::SqlSupportedUnions, unions);
+    let isolation = SqlTransactionIsolationLevel::SqlTransactionNone as i32;
+    info.append(SqlInfo::SqlDefaultTransactionIsolation, i64::from(isolation));
+    info.append(SqlInfo::SqlSupportedTransactionsIsolationLevels, bits(&[isolation]));
+    let results = bits(&[SqlSupportedResultSetType::SqlResultSetTypeForwardOnly as i32]);
+    info.append(SqlInfo::SqlSupportedResultSetTypes, results);
     info.append(SqlInfo::SqlSupportsColumnAliasing, true);
     info.append(SqlInfo::SqlNullPlusNullIsNull, true);
     info.append(SqlInfo::SqlSupportsTableCorrelationNames, true);
