@@ -1,12 +1,15 @@
-//! The program `memferry-cluster`, which `memferry worker` and `memferry sql --cluster` execute.
+//! The program `memferry-cluster`, which `memferry serve` and `memferry worker` execute.
 
 use std::io;
+use std::panic;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use memferry_cluster::commands::{sql, worker};
+use memferry_cluster::{load, serve};
+use memferry_session::error::{is_usage, sentence};
 
-/// Queries on several machines. `memferry` executes this program.
+/// Queries on several machines, and a server for any client. `memferry` executes this program.
 #[derive(Debug, Parser)]
 #[command(name = "memferry-cluster", bin_name = "memferry", version)]
 struct Cli {
@@ -16,20 +19,34 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Worker(worker::Arguments),
+    Serve(serve::Arguments),
     Sql(sql::Arguments),
+    Worker(worker::Arguments),
+    #[command(hide = true)]
+    Load(load::Arguments),
 }
 
 fn main() -> ExitCode {
-    let outcome = match &Cli::parse().command {
-        Command::Worker(arguments) => worker::run(arguments),
+    let cli = Cli::parse();
+    // A panic of a query becomes its error, so its message is not printed.
+    let print_panic = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if !serve::panics_become_errors() {
+            print_panic(panic);
+        }
+    }));
+    let outcome = match &cli.command {
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Sql(arguments) => sql::run(arguments, &mut io::stdout().lock()),
+        Command::Worker(arguments) => worker::run(arguments),
+        Command::Load(arguments) => load::run(arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("error: {}", sentence(&error));
+            // The statuses of memferry.
+            ExitCode::from(if is_usage(&error) { 2 } else { 1 })
         }
     }
 }

@@ -9,6 +9,7 @@ use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest,
     HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket,
 };
+use async_trait::async_trait;
 use datafusion::common::Result;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
@@ -86,7 +87,7 @@ fn unknown(what: &str) -> Status {
 
 type Answers<T> = BoxStream<'static, Result<T, Status>>;
 
-#[tonic::async_trait]
+#[async_trait]
 impl FlightService for ShardService {
     type HandshakeStream = Answers<HandshakeResponse>;
     type ListFlightsStream = Answers<FlightInfo>;

@@ -13,7 +13,6 @@ mod answer;
 mod arguments;
 mod catalog;
 mod commands;
-mod cooperative;
 mod copy;
 mod load;
 mod placement;
@@ -23,7 +22,6 @@ mod scanner;
 mod session;
 mod shell;
 mod statement;
-mod stores;
 mod summary;
 mod target;
 

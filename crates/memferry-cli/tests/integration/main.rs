@@ -8,6 +8,7 @@ mod bench_processes;
 mod bench_qdp;
 mod calibrate;
 mod cli;
+mod cluster;
 mod configure;
 mod doctor;
 mod emulate;

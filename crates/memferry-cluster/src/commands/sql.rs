@@ -3,11 +3,12 @@
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::csv::WriterBuilder;
 use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::arrow::util::pretty::pretty_format_batches_with_schema;
+use memferry_session::error::usage;
 
 use crate::cluster::{Answer, Cluster};
 
@@ -58,7 +59,7 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     };
     let sql = sql.trim().trim_end_matches(';');
     if sql.is_empty() {
-        bail!("the query is empty; write one such as \"select 1\"");
+        return Err(usage("the query is empty; write one such as \"select 1\""));
     }
     let partitions = arguments
         .partitions

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use memferry::topology::Machine;
 use memferry_query::{Prefetch, SessionOptions, Tiers, session};
+use memferry_session::stores;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::description::Description;
@@ -72,6 +73,8 @@ async fn work(arguments: &Arguments, description: Description) -> Result<()> {
     };
     let listen = arguments.listen.as_deref().unwrap_or(&arguments.name);
     let worker = ClusterWorker::listen(description, &arguments.name, listen, options.clone()).await?;
+    let session = session(&options);
+    description.tables.iter().try_for_each(|table| stores::reach(&session, &table.location))?;
     let began = Instant::now();
     note(&format!("worker {} listens on {}", arguments.name, worker.local_address()?));
     let loaded = |catalog: &crate::ShardCatalog| {
@@ -99,7 +102,7 @@ async fn work(arguments: &Arguments, description: Description) -> Result<()> {
             std::process::exit(1);
         });
     };
-    worker.run(&session(&options), &tiers, loaded, stop).await?;
+    worker.run(&session, &tiers, loaded, stop).await?;
     Ok(())
 }
 

@@ -1,4 +1,6 @@
-//! Tests of clusters: the map, simulated failures, and real processes.
+//! Tests of the library over loopback, and of the program.
 
+mod processes;
+mod serve;
 mod shards;
 mod simulation;
