@@ -109,7 +109,9 @@ impl Access {
             return Ok(User("anonymous".into()));
         }
         let Some(header) = headers.get("authorization") else {
-            return Err(refused("the request names no user; send a bearer token, or log in with user and password"));
+            return Err(refused(
+                "the request names no user; send a bearer token, or log in with user and password",
+            ));
         };
         let header = header.to_str().map_err(|_| refused("the header authorization is not text"))?;
         let (scheme, secret) = header.split_once(' ').unwrap_or((header, ""));
@@ -233,7 +235,9 @@ mod tests {
         assert_eq!(user(&access, "Bearer 0123456789abcdef", HOUR), Ok("report".to_owned()));
         let basic = |text: &str| format!("basic {}", STANDARD.encode(text));
         assert_eq!(user(&access, &basic("ann:s:cret"), HOUR), Ok("ann".to_owned()));
-        for wrong in ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer ", "Basic !!", "Digest x", "Basic"] {
+        for wrong in
+            ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer ", "Basic !!", "Digest x", "Basic"]
+        {
             assert_eq!(user(&access, wrong, HOUR), Err(Code::Unauthenticated), "{wrong}");
         }
         for wrong in ["ann:s", "ann:", "ann", "bob:s:cret", ":s:cret", "annn:s:cret"] {
