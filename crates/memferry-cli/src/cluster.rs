@@ -26,6 +26,25 @@ pub(crate) struct Serve {
     options: Vec<OsString>,
 }
 
+/// Holds shards of tables for `memferry sql --cluster`; `memferry worker --help` has the options of memferry-cluster.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Worker {
+    /// The options of `memferry-cluster worker`.
+    #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<OsString>,
+}
+
+/// Becomes `memferry-cluster worker`.
+pub(crate) fn worker(arguments: &Worker) -> Result<()> {
+    execute("worker", &arguments.options)
+}
+
+/// Becomes `memferry-cluster sql`.
+pub(crate) fn sql(options: &[OsString]) -> Result<()> {
+    execute("sql", options)
+}
+
 /// Becomes `memferry-cluster serve`.
 pub(crate) fn serve(arguments: &Serve) -> Result<()> {
     execute("serve", &arguments.options)

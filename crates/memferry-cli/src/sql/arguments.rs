@@ -1,5 +1,6 @@
 //! The options of `memferry sql`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -17,6 +18,15 @@ pub(crate) struct Arguments {
     /// Runs the statements of this file, before those on the command line.
     #[arg(short, long, value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
+    /// Runs the query on the workers of a cluster: addresses of them, see `memferry worker`. Tables are those of the cluster.
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        conflicts_with_all = [
+            "file", "tables", "load", "places", "tpch", "prefetch", "binding", "stealing", "domains_per_node", "output", "json"
+        ]
+    )]
+    pub(super) cluster: Option<String>,
     #[command(flatten)]
     pub(super) session: SessionArguments,
     /// Shows the plan of each query with its metrics too.
@@ -47,6 +57,24 @@ pub(crate) enum Format {
 }
 
 impl Arguments {
+    /// The command line of `memferry-cluster sql`, if the query is for a cluster.
+    pub(super) fn of_cluster(&self) -> Result<Option<Vec<OsString>>> {
+        let Some(cluster) = &self.cluster else { return Ok(None) };
+        let format = match self.format {
+            Format::Table => "table",
+            Format::Csv => "csv",
+            Format::Json => "json",
+            Format::Arrow => return Err(usage("--format arrow is not for --cluster; use csv or json")),
+        };
+        let mut options: Vec<OsString> = vec![format!("--cluster={cluster}").into(), format!("--format={format}").into()];
+        options.extend(self.session.partitions.map(|count| format!("--partitions={count}").into()));
+        options.extend(self.explain.then(|| "--explain".into()));
+        if let Some(query) = &self.statements {
+            options.extend(["--".into(), query.into()]);
+        }
+        Ok(Some(options))
+    }
+
     /// Checks options that do not go together.
     pub(super) fn check(&self) -> Result<()> {
         if self.format == Format::Arrow && self.output.is_none() {

@@ -38,6 +38,9 @@ pub(crate) use self::arguments::Arguments;
 pub(crate) use self::runner::panics_become_errors;
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    if let Some(options) = arguments.of_cluster()? {
+        return crate::cluster::sql(&options);
+    }
     arguments.check()?;
     check_statements(arguments)?;
     let given = arguments.statements.is_some() || arguments.file.is_some();
