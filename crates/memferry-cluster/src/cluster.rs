@@ -21,7 +21,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 
 use crate::channels::{Channels, Failures, KEEP_ALIVE};
-use crate::description::{Description, MapId, is_address};
+use crate::description::{Description, is_address};
 use crate::error::{ClusterError, worker_in};
 use crate::planning::{self, reasons};
 use crate::report::{TableReport, WorkerReport};
@@ -46,7 +46,7 @@ pub struct Cluster {
 /// The workers and tables at the beginning of a plan.
 #[derive(Debug)]
 struct View {
-    id: MapId,
+    description: Description,
     members: Members,
     tables: Vec<TableReport>,
 }
@@ -157,7 +157,7 @@ impl Cluster {
             }
         }
         let tables = votes.into_iter().next().map(|(tables, _)| tables).unwrap_or_default();
-        Ok(View { id, members, tables })
+        Ok(View { description: newest.clone(), members, tables })
     }
 
     /// Runs a query whose rows are given as they come. It is planned again on replicas if a worker fails before the first row.
@@ -181,7 +181,7 @@ impl Cluster {
         let mut excluded: Vec<(String, String)> = Vec::new();
         loop {
             plans += 1;
-            let View { id, mut members, tables } = self.view().await?;
+            let View { description, mut members, tables } = self.view().await?;
             let map = Arc::clone(members.map());
             // Workers that this query saw fail are not used again by it, even if they answer by now.
             for (address, what) in &excluded {
@@ -190,8 +190,14 @@ impl Cluster {
                 }
             }
             members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
-            let attempt =
-                Attempt::start(id, &tables, members.clone(), &self.channels.for_plan(), self.partitions, sql);
+            let attempt = Attempt::start(
+                &description,
+                &tables,
+                members.clone(),
+                &self.channels.for_plan(),
+                self.partitions,
+                sql,
+            );
             let error = match attempt.await {
                 Ok(mut answer) => match answer.fill(whole).await {
                     Ok(()) => {
@@ -254,7 +260,7 @@ struct Attempt;
 
 impl Attempt {
     async fn start(
-        id: MapId,
+        description: &Description,
         tables: &[TableReport],
         members: Members,
         channels: &Channels,
@@ -262,7 +268,7 @@ impl Attempt {
         sql: &str,
     ) -> Result<Answer, ClusterError> {
         let shared = Arc::new(members.clone());
-        let context = planning::session(id, tables, &shared, channels, partitions)?;
+        let context = planning::session(description, tables, &shared, channels, partitions)?;
         // Tables are those of the description.
         let queries =
             SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);

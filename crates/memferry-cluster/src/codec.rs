@@ -86,6 +86,7 @@ impl ScanMessage {
             id: self.id(),
             table: self.table.clone(),
             files: self.files,
+            key: None,
             schema,
             projection: indices(&self.projection),
             predicate,

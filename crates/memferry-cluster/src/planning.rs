@@ -16,7 +16,8 @@ use url::Url;
 
 use crate::channels::{Channels, url};
 use crate::codec::ShardCodec;
-use crate::description::MapId;
+use crate::colocate::JoinInPlace;
+use crate::description::{Description, TableDescription};
 use crate::error::ClusterError;
 use crate::report::TableReport;
 use crate::scan::ShardScanExec;
@@ -35,7 +36,7 @@ impl WorkerResolver for AliveWorkers {
 
 /// A session whose tables are those of `reports`, on the workers of `members` that are not lost.
 pub(crate) fn session(
-    id: MapId,
+    description: &Description,
     reports: &[TableReport],
     members: &Arc<Members>,
     channels: &Channels,
@@ -48,6 +49,7 @@ pub(crate) fn session(
     let mut state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
+        .with_physical_optimizer_rule(Arc::new(JoinInPlace))
         .with_distributed_planner()
         .with_distributed_worker_resolver(AliveWorkers(urls.clone()))
         .with_distributed_channel_resolver(channels.clone())
@@ -58,8 +60,10 @@ pub(crate) fn session(
         .build();
     state.config_mut().set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
     let context = SessionContext::new_with_state(state);
+    let id = description.id();
     for report in reports {
-        let table = ShardedTable::try_new(id, report, Arc::clone(members))?;
+        let key = description.table(&report.name).map(TableDescription::key);
+        let table = ShardedTable::try_new(id, report, key, Arc::clone(members))?;
         context.register_table(report.name.as_str(), Arc::new(table))?;
     }
     Ok(context)

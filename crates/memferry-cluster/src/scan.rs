@@ -22,7 +22,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Par
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::description::MapId;
-use crate::shards::ShardMap;
+use crate::shards::{ShardKey, ShardMap};
 use crate::sources::Sources;
 
 /// A read of a table, without its shards: it is the same in each task of a query.
@@ -34,6 +34,8 @@ pub struct ShardRead {
     pub table: String,
     /// A digest of the files that the table was loaded from.
     pub files: u64,
+    /// How the table is divided; unknown on workers, where nothing is planned.
+    pub key: Option<ShardKey>,
     /// The columns of the table.
     pub schema: SchemaRef,
     /// Columns in output order.

@@ -16,7 +16,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::description::MapId;
 use crate::report::TableReport;
 use crate::scan::{ShardRead, ShardScanExec};
-use crate::shards::Members;
+use crate::shards::{Members, ShardKey};
 
 /// A table whose rows are on the workers of a map. Filters are evaluated there, exactly.
 #[derive(Debug)]
@@ -24,20 +24,34 @@ pub struct ShardedTable {
     id: MapId,
     name: String,
     files: u64,
+    key: Option<ShardKey>,
     schema: SchemaRef,
     statistics: Arc<Statistics>,
     members: Arc<Members>,
 }
 
 impl ShardedTable {
-    /// The table of `report`, for queries that use the workers of `members`.
+    /// The table of `report`, divided by `key`, for queries that use the workers of `members`.
     ///
     /// # Errors
     /// If the report has no schema.
-    pub fn try_new(id: MapId, report: &TableReport, members: Arc<Members>) -> Result<ShardedTable> {
+    pub fn try_new(
+        id: MapId,
+        report: &TableReport,
+        key: Option<ShardKey>,
+        members: Arc<Members>,
+    ) -> Result<ShardedTable> {
         let schema = report.schema().map_err(DataFusionError::from)?;
         let statistics = Arc::new(report.statistics(&schema));
-        Ok(ShardedTable { id, name: report.name.clone(), files: report.files, schema, statistics, members })
+        Ok(ShardedTable {
+            id,
+            name: report.name.clone(),
+            files: report.files,
+            key,
+            schema,
+            statistics,
+            members,
+        })
     }
 }
 
@@ -92,6 +106,7 @@ impl TableProvider for ShardedTable {
             id: self.id,
             table: self.name.clone(),
             files: self.files,
+            key: self.key.clone(),
             schema: Arc::clone(&self.schema),
             projection: projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect()),
             predicate,

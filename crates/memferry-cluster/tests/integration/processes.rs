@@ -152,6 +152,31 @@ async fn all_answers_are_equal(count: usize) {
     }
 }
 
+/// Exchanges by hash in the plan of a query.
+async fn exchanges(cluster: &Cluster, sql: &str) -> usize {
+    cluster.query_whole(sql).await.unwrap().plan().matches("Hash([").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_are_sharded_by_the_join_are_joined_in_place() {
+    let workers = Workers::ready(2).await;
+    let (cluster, alone) = (workers.cluster(), alone().await);
+    let in_place = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN orders ON l_orderkey = o_orderkey \
+                    WHERE o_orderdate < DATE '1995-03-15'";
+    assert_eq!(exchanges(&cluster, in_place).await, 0);
+    // By other columns; and by the key below another join by the key, which relies on the hash.
+    let by_other = "SELECT count(*) FROM lineitem JOIN orders ON l_suppkey = o_custkey";
+    assert!(exchanges(&cluster, by_other).await >= 2);
+    let thrice = "SELECT count(*) FROM lineitem a JOIN orders ON a.l_orderkey = o_orderkey \
+                  JOIN lineitem b ON o_orderkey = b.l_orderkey";
+    let grouped = "SELECT l_orderkey, count(*) AS c FROM lineitem JOIN orders ON l_orderkey = o_orderkey \
+                   GROUP BY l_orderkey ORDER BY c DESC, l_orderkey LIMIT 20";
+    for sql in [in_place, by_other, thrice, grouped] {
+        let answer = cluster.query_whole(sql).await.unwrap().collect().await.unwrap();
+        answers_equal(&answer, &expected(&alone, sql).await).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_worker_answers_as_one_process() {
     all_answers_are_equal(1).await;
