@@ -19,6 +19,7 @@ pub mod commands;
 mod description;
 mod error;
 pub mod load;
+pub mod measure;
 mod planning;
 mod report;
 mod scan;

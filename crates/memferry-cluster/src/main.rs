@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use memferry_cluster::commands::{sql, worker};
-use memferry_cluster::{load, serve};
+use memferry_cluster::{load, measure, serve};
 use memferry_session::error::{is_usage, sentence};
 
 /// Queries on several machines, and a server for any client. `memferry` executes this program.
@@ -24,6 +24,8 @@ enum Command {
     Worker(worker::Arguments),
     #[command(hide = true)]
     Load(load::Arguments),
+    #[command(hide = true)]
+    Measure(measure::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Sql(arguments) => sql::run(arguments, &mut io::stdout().lock()),
         Command::Worker(arguments) => worker::run(arguments),
         Command::Load(arguments) => load::run(arguments),
+        Command::Measure(arguments) => measure::run(arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
