@@ -187,10 +187,10 @@ async fn kill(
 ) -> Result<()> {
     let mut random = Random(arguments.seed);
     for _ in 0..arguments.kills {
-        let query = random.below(alone.queries.len() as u64) as usize;
+        let query = random.below(alone.queries.len());
         let (sql, expected) = &alone.queries[query];
-        let moment = times[query].mul_f64(random.below(1000) as f64 / 1000.0);
-        let victim = random.below(WORKERS as u64) as usize;
+        let moment = times[query].mul_f64(random.unit());
+        let victim = random.below(WORKERS);
         let began = Instant::now();
         let answer = {
             let cluster = workers.cluster().clone();

@@ -7,29 +7,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use memferry_bench::harness::Random;
 use memferry_cluster::shards::{Failure, Members, Next, ShardMap};
 
 const SEEDS: u64 = 4000;
 
-/// SplitMix64: <https://prng.di.unimi.it/splitmix64.c>.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn one_in(&mut self, of: usize) -> bool {
-        self.below(of) == 0
-    }
+fn one_in(random: &mut Random, of: usize) -> bool {
+    random.below(of) == 0
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,7 +45,7 @@ impl World {
     }
 
     fn step(&mut self, random: &mut Random) {
-        if !random.one_in(self.accidents_one_in) {
+        if !one_in(random, self.accidents_one_in) {
             return;
         }
         let worker = random.below(self.states.len());
@@ -102,7 +86,7 @@ enum Outcome {
 fn query(world: &mut World, random: &mut Random, plans: &mut usize) -> Outcome {
     let mut members = Members::new(Arc::clone(&world.map));
     // Answers leave as they come, or when all is there, as below a sort.
-    let streams = random.one_in(2);
+    let streams = one_in(random, 2);
     let mut returned = Vec::new();
     loop {
         *plans += 1;
