@@ -81,8 +81,7 @@ impl Cluster {
         while !asked.is_empty() {
             let answers = join_all(asked.iter().map(|worker| self.report(worker))).await;
             reports.extend(asked.drain(..).zip(answers));
-            let named =
-                reports.values().flatten().flat_map(|report: &WorkerReport| &report.description.workers);
+            let named = reports.values().flatten().flat_map(|report| &report.description.workers);
             let mut further: Vec<String> =
                 named.filter(|worker| !reports.contains_key(*worker)).cloned().collect();
             further.sort_unstable();
@@ -190,14 +189,9 @@ impl Cluster {
                 }
             }
             members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
-            let attempt = Attempt::start(
-                &description,
-                &tables,
-                members.clone(),
-                &self.channels.for_plan(),
-                self.partitions,
-                sql,
-            );
+            let channels = self.channels.for_plan();
+            let attempt =
+                Attempt::start(&description, &tables, members.clone(), &channels, self.partitions, sql);
             let error = match attempt.await {
                 Ok(mut answer) => match answer.fill(whole).await {
                     Ok(()) => {

@@ -17,7 +17,7 @@ pub enum ClusterError {
         address: String,
     },
     /// No worker answers.
-    #[error("no worker can be reached: {}; start one with `memferry worker`", reasons.join("; "))]
+    #[error("no worker can be reached: {}; start one with `memferry worker`", .reasons.join("; "))]
     Unreachable {
         /// The workers with their reasons.
         reasons: Vec<String>,
@@ -44,7 +44,7 @@ pub enum ClusterError {
         what: String,
     },
     /// All replicas of a shard are lost.
-    #[error("{source}{}", explained(reasons))]
+    #[error("{source}{}", explained(.reasons))]
     Lost {
         /// The shard and its workers.
         source: ShardsLost,
@@ -85,7 +85,7 @@ pub enum ClusterError {
     #[error(
         "the description of the cluster has no worker {address}; its workers are {}: use one of them as --listen, or name this \
          one with --name",
-        workers.join(", ")
+        .workers.join(", ")
     )]
     NotAWorker {
         /// The address.

@@ -118,7 +118,7 @@ impl ClusterWorker {
                 config.set_extension(Arc::new(sources));
                 config.set_distributed_user_codec(ShardCodec);
                 config.set_distributed_channel_resolver(state.channels.for_plan());
-                Ok(builder.build())
+                Ok::<_, DataFusionError>(builder.build())
             }
         })
         .with_version(self.state.description.id().to_string())

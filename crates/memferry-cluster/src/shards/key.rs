@@ -162,7 +162,7 @@ pub enum KeyError {
         data_type: DataType,
     },
     /// Bounds that do not make the shards of the map.
-    #[error("the table {table} needs {} bounds in rising order for {shards} shards", shards.saturating_sub(1))]
+    #[error("the table {table} needs {} bounds in rising order for {shards} shards", .shards.saturating_sub(1))]
     Bounds {
         /// The table.
         table: String,

@@ -170,7 +170,7 @@ pub enum MapError {
 #[error(
     "no worker that holds shard {shard} can be reached: {}; {lost_count} of {shards_count} shards are lost; start one of \
      these workers again",
-    workers.join(", ")
+    .workers.join(", ")
 )]
 pub struct ShardsLost {
     /// The first lost shard.
