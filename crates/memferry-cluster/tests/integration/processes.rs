@@ -5,6 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{AsArray, RecordBatch};
@@ -35,8 +36,12 @@ fn files() -> PathBuf {
     tpch_files(SCALE, Path::new(env!("CARGO_TARGET_TMPDIR")), &()).unwrap()
 }
 
+/// One cluster at a time: a worker that gets no CPU for 2 s would be lost for its queries.
+static ONE_CLUSTER: Mutex<()> = Mutex::new(());
+
 /// Processes of workers; all are killed at the end.
 struct Workers {
+    _alone: MutexGuard<'static, ()>,
     directory: tempfile::TempDir,
     addresses: Vec<String>,
     processes: Vec<Option<Child>>,
@@ -45,11 +50,13 @@ struct Workers {
 impl Workers {
     /// Names for `count` workers; none runs.
     fn new(count: usize) -> Workers {
+        // Poisoned by a test that failed.
+        let alone = ONE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
         // All ports at once, so that they differ. Another program may take one before a worker does: the test then fails.
         let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
         let directory = tempfile::tempdir().unwrap();
-        Workers { directory, addresses, processes: (0..count).map(|_| None).collect() }
+        Workers { _alone: alone, directory, addresses, processes: (0..count).map(|_| None).collect() }
     }
 
     /// `count` workers that have loaded their tables.
