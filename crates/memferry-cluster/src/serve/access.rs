@@ -61,7 +61,7 @@ impl Access {
     /// The file cannot be read, others can read it, it has no token, or a token is short.
     pub fn with_tokens(mut self, file: &Path) -> Result<Access> {
         for (number, line) in secrets(file, "--tokens")? {
-            let (name, token) = line.split_once(':').unwrap_or(("token", &line));
+            let (name, token) = line.split_once(':').unwrap_or(("token", line.as_str()));
             if token.len() < TOKEN_BYTES_MIN {
                 return Err(usage(format!(
                     "{}:{number}: the token is shorter than {TOKEN_BYTES_MIN} characters; `head -c 32 /dev/urandom | base64` \
@@ -139,7 +139,7 @@ impl Access {
     fn by_password(&self, encoded: &str) -> Result<User, Status> {
         let decoded = STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let decoded = decoded.ok_or_else(|| refused("user and password are not encoded as HTTP does"))?;
-        let (name, password) = decoded.split_once(':').unwrap_or((&decoded, ""));
+        let (name, password) = decoded.split_once(':').unwrap_or((decoded.as_str(), ""));
         // All are compared, so that the time does not tell which users there are.
         let mut user = None;
         for (known, right) in &self.users {

@@ -40,7 +40,6 @@ pub use self::access::Access;
 pub use self::arguments::Arguments;
 pub use self::limits::Limits;
 pub use self::log::Log;
-pub use self::metrics::resident_bytes;
 pub use self::server::{Server, ServerOptions, TlsFiles, panics_become_errors, query_threads};
 
 /// Serves until SIGTERM or SIGINT.

@@ -171,7 +171,7 @@ impl Rows {
                 && let Some(numbers) = column.as_any().downcast_ref::<UInt64Array>()
             {
                 let sum = (0..numbers.len()).map(|row| numbers.value(row)).sum::<u64>();
-                count = count.max(0) + i64::try_from(sum).unwrap_or(i64::MAX);
+                count = count.max(0).saturating_add(i64::try_from(sum).unwrap_or(i64::MAX));
             }
         }
         Ok(count)

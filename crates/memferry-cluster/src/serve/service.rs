@@ -30,6 +30,7 @@ use datafusion::arrow::ipc::writer::IpcWriteOptions;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::access::User;
@@ -116,7 +117,7 @@ impl FlightSqlService for Service {
         let answer = HandshakeResponse { protocol_version: 0, payload: token.clone().into() };
         let answers: Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(stream::iter([Ok(answer)]));
         let mut response = Response::new(answers);
-        let header = format!("Bearer {token}").parse();
+        let header = format!("Bearer {token}").parse::<MetadataValue<Ascii>>();
         let header = header.map_err(|_| status(Code::Internal, "the token cannot be a header"))?;
         response.metadata_mut().insert("authorization", header);
         Ok(response)

@@ -1,5 +1,6 @@
 //! The state that all requests share.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,6 @@ use super::queries::Queries;
 use super::statement::{Parsed, Rules};
 
 /// The state that all requests share.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) context: SessionContext,
     pub(super) tiers: Arc<Tiers>,
@@ -37,6 +37,12 @@ pub(super) struct Shared {
     pub(super) log: Log,
     /// Becomes true when the server was asked to stop.
     pub(super) stopping: watch::Sender<bool>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("limits", &self.limits).field("queries", &self.queries).finish_non_exhaustive()
+    }
 }
 
 impl Shared {
