@@ -164,7 +164,7 @@ impl Rows {
 
     /// Runs an update to its end. Returns the rows that it has written, or -1 if it does not say.
     pub(super) async fn count(mut self) -> Result<i64, Status> {
-        let mut count = -1;
+        let mut count = -1_i64;
         while let Some(batch) = self.next().await {
             // DataFusion answers writes with one column of this name.
             if let Some(column) = batch?.column_by_name("count")
