@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use base64::engine::DecodePaddingMode;
 use memferry_session::error::usage;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -28,6 +30,12 @@ pub(super) struct User(pub(super) Arc<str>);
 
 /// Tokens that handshakes have issued and that are kept; the one whose last use is longest ago is forgotten.
 const ISSUED_MAX: usize = 10_000;
+
+/// The encoding of user and password. ADBC leaves out the padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// Shortest token of a file: shorter ones can be tried out.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -137,7 +145,7 @@ impl Access {
     }
 
     fn by_password(&self, encoded: &str) -> Result<User, Status> {
-        let decoded = STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let decoded = BASE64.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let decoded = decoded.ok_or_else(|| refused("user and password are not encoded as HTTP does"))?;
         let (name, password) = decoded.split_once(':').unwrap_or((decoded.as_str(), ""));
         // All are compared, so that the time does not tell which users there are.
@@ -231,7 +239,7 @@ mod tests {
     fn tokens_and_passwords() {
         let access = access();
         assert_eq!(user(&access, "Bearer 0123456789abcdef", HOUR), Ok("report".to_owned()));
-        let basic = |text: &str| format!("basic {}", STANDARD.encode(text));
+        let basic = |text: &str| format!("basic {}", BASE64.encode(text));
         assert_eq!(user(&access, &basic("ann:s:cret"), HOUR), Ok("ann".to_owned()));
         for wrong in ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer ", "Basic !!", "Digest x", "Basic"] {
             assert_eq!(user(&access, wrong, HOUR), Err(Code::Unauthenticated), "{wrong}");

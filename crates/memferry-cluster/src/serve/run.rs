@@ -35,6 +35,7 @@ use tonic::{Code, Status};
 
 use super::access::User;
 use super::error;
+use super::files;
 use super::log::Level;
 use super::metrics::Outcome;
 use super::plain;
@@ -126,6 +127,7 @@ async fn run(
         .build_arc()?;
     // The session of this query has the tables of all, and memory of its own.
     let state = SessionStateBuilder::new_from_existing(context.state()).with_runtime_env(environment).build();
+    files::check(&plan)?;
     let plan = match plan {
         // DataFusion does these when it makes the frame.
         LogicalPlan::Ddl(_) => {

@@ -309,7 +309,7 @@ impl FlightSqlService for Service {
         user(&request)?;
         let context = self.shared.context.clone();
         let work = async move { Ok(metadata::tables(&context, command).await?) };
-        answer(self.shared.on_query_thread(work).await?)
+        answer(self.shared.plan(work).await?)
     }
 
     async fn get_flight_info_table_types(
@@ -495,8 +495,10 @@ fn cancel_status(cancel: Cancel) -> Result<CancelStatus, Status> {
 
 /// The rows of parameters that a client sends.
 async fn parameters(data: PeekableFlightDataStream, bytes_max: usize) -> Result<Vec<RecordBatch>, Status> {
-    let mut batches =
-        FlightRecordBatchStream::new_from_flight_data(data.map_err(|status| FlightError::Tonic(Box::new(status))));
+    // The first message of a client may have the command only.
+    let data = data.try_filter(|message| std::future::ready(!message.data_header.is_empty()));
+    let data = data.map_err(|status| FlightError::Tonic(Box::new(status)));
+    let mut batches = FlightRecordBatchStream::new_from_flight_data(data);
     let (mut rows, mut rows_count, mut bytes) = (Vec::new(), 0, 0);
     while let Some(batch) = batches.next().await {
         let batch = batch.map_err(|error| match error {
