@@ -52,7 +52,8 @@ impl Session<'_> {
         let columns: Option<Vec<&str>> =
             load.columns.as_ref().map(|columns| columns.iter().map(String::as_str).collect());
         let tiers = Arc::clone(&self.tiers.tiers);
-        let table = LoadingTable::try_new(Arc::clone(&source), columns.as_deref(), tiers).map_err(explain_load)?;
+        let table =
+            LoadingTable::try_new(Arc::clone(&source), columns.as_deref(), tiers).map_err(explain_load)?;
         let table = Arc::new(table);
         let bar = (!load.in_background).then(|| Arc::new(Bar::new("loading")));
         let progress: Arc<dyn Progress + Send> = match &bar {

@@ -46,7 +46,9 @@ impl Expected {
         let mut answers = Vec::new();
         for sql in QUERIES {
             let rows = query(&mut client, sql).await;
-            answers.push(text(&rows.map_err(|status| anyhow!("{status}")).context("the server does not answer")?));
+            answers.push(text(
+                &rows.map_err(|status| anyhow!("{status}")).context("the server does not answer")?,
+            ));
         }
         Ok(Expected(answers))
     }
@@ -108,7 +110,9 @@ impl Client {
 
     fn error(&mut self, status: &Status) {
         match status.code() {
-            Code::ResourceExhausted if status.message().contains("queries are running") => self.counts.too_many += 1,
+            Code::ResourceExhausted if status.message().contains("queries are running") => {
+                self.counts.too_many += 1
+            }
             _ => {
                 self.counts.unexpected_errors += 1;
                 self.counts.first_unexpected.get_or_insert_with(|| status.to_string());
@@ -170,7 +174,9 @@ impl Client {
         for outcome in [fetched, cancelled.map(drop)] {
             match outcome {
                 // Not found: it was cancelled before, or has ended.
-                Err(status) if !matches!(status.code(), Code::Cancelled | Code::NotFound) => return Err(status),
+                Err(status) if !matches!(status.code(), Code::Cancelled | Code::NotFound) => {
+                    return Err(status);
+                }
                 _ => {}
             }
         }

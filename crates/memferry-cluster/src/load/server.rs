@@ -50,7 +50,8 @@ impl ServerProcess {
             }
             bail!("the server has ended before it started to serve")
         };
-        let event = tokio::time::timeout(STARTING_MAX, started).await.context("the server does not start")??;
+        let event =
+            tokio::time::timeout(STARTING_MAX, started).await.context("the server does not start")??;
         // The log must be read, or the server would wait.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let address = |name: &str| -> Result<SocketAddr> {
@@ -78,8 +79,8 @@ impl ServerProcess {
     pub(super) async fn stop(mut self) -> Result<bool> {
         let id = self.child.id().context("the server has ended before it was asked to")?;
         Command::new("kill").args(["-s", "TERM", &id.to_string()]).status().await?;
-        Ok(tokio::time::timeout(ENDING_MAX, self.child.wait()).await.is_ok_and(|ended| {
-            ended.is_ok_and(|status| status.success())
-        }))
+        Ok(tokio::time::timeout(ENDING_MAX, self.child.wait())
+            .await
+            .is_ok_and(|ended| ended.is_ok_and(|status| status.success())))
     }
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use base64::Engine;
 use base64::alphabet;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use memferry_session::error::usage;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -117,7 +117,9 @@ impl Access {
             return Ok(User("anonymous".into()));
         }
         let Some(header) = headers.get("authorization") else {
-            return Err(refused("the request names no user; send a bearer token, or log in with user and password"));
+            return Err(refused(
+                "the request names no user; send a bearer token, or log in with user and password",
+            ));
         };
         let header = header.to_str().map_err(|_| refused("the header authorization is not text"))?;
         let (scheme, secret) = header.split_once(' ').unwrap_or((header, ""));
@@ -241,7 +243,9 @@ mod tests {
         assert_eq!(user(&access, "Bearer 0123456789abcdef", HOUR), Ok("report".to_owned()));
         let basic = |text: &str| format!("basic {}", BASE64.encode(text));
         assert_eq!(user(&access, &basic("ann:s:cret"), HOUR), Ok("ann".to_owned()));
-        for wrong in ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer ", "Basic !!", "Digest x", "Basic"] {
+        for wrong in
+            ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer ", "Basic !!", "Digest x", "Basic"]
+        {
             assert_eq!(user(&access, wrong, HOUR), Err(Code::Unauthenticated), "{wrong}");
         }
         for wrong in ["ann:s", "ann:", "ann", "bob:s:cret", ":s:cret", "annn:s:cret"] {

@@ -57,12 +57,10 @@ fn code(error: &DataFusionError) -> Code {
         },
         DataFusionError::IoError(error) => of_io(error),
         DataFusionError::ArrowError(..) | DataFusionError::Execution(_) => Code::InvalidArgument,
-        DataFusionError::External(error) => {
-            match error.downcast_ref::<std::io::Error>() {
-                Some(error) => of_io(error),
-                None => Code::Internal,
-            }
-        }
+        DataFusionError::External(error) => match error.downcast_ref::<std::io::Error>() {
+            Some(error) => of_io(error),
+            None => Code::Internal,
+        },
         _ => Code::Internal,
     }
 }

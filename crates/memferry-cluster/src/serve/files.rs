@@ -36,7 +36,10 @@ pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
 
 fn check_file(file: &Path, table: &str) -> Result<()> {
     let failed = |kind, why: &str| {
-        DataFusionError::IoError(Error::new(kind, format!("{}, the file of the table {table}, {why}", file.display())))
+        DataFusionError::IoError(Error::new(
+            kind,
+            format!("{}, the file of the table {table}, {why}", file.display()),
+        ))
     };
     match std::fs::metadata(file) {
         Ok(found) if found.len() == 0 => Err(failed(ErrorKind::InvalidData, "is empty")),

@@ -130,10 +130,13 @@ pub(super) fn sql_info(updates: bool, limits: &Limits) -> BuilderResult<SqlInfoD
     info.append(SqlInfo::SqlExtraNameCharacters, "");
     // Sets of bits; each bit has the number of a value of the enum.
     let bits = |values: &[i32]| values.iter().fold(0_i32, |set, value| set | 1 << value);
-    let group_by =
-        bits(&[SqlSupportedGroupBy::SqlGroupByUnrelated as i32, SqlSupportedGroupBy::SqlGroupByBeyondSelect as i32]);
+    let group_by = bits(&[
+        SqlSupportedGroupBy::SqlGroupByUnrelated as i32,
+        SqlSupportedGroupBy::SqlGroupByBeyondSelect as i32,
+    ]);
     info.append(SqlInfo::SqlSupportedGroupBy, group_by);
-    let grammar = bits(&[SupportedSqlGrammar::SqlMinimumGrammar as i32, SupportedSqlGrammar::SqlCoreGrammar as i32]);
+    let grammar =
+        bits(&[SupportedSqlGrammar::SqlMinimumGrammar as i32, SupportedSqlGrammar::SqlCoreGrammar as i32]);
     info.append(SqlInfo::SqlSupportedGrammar, grammar);
     let joins = bits(&[
         SqlOuterJoinsSupportLevel::SqlLimitedOuterJoins as i32,

@@ -111,7 +111,12 @@ impl Metrics {
         }
         let gauge = "gauge";
         text.one("memferry_serve_queries_running", gauge, "Queries that run.", gauges.running);
-        text.one("memferry_serve_queries_waiting", gauge, "Queries that wait for one to end.", gauges.waiting);
+        text.one(
+            "memferry_serve_queries_waiting",
+            gauge,
+            "Queries that wait for one to end.",
+            gauges.waiting,
+        );
         text.one("memferry_serve_queries_planned", gauge, "Queries that nobody fetched yet.", gauges.planned);
         text.one("memferry_serve_prepared_statements", gauge, "Prepared statements.", gauges.prepared);
         let about = "Time from the start of a query to its end.";

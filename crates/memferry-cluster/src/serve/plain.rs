@@ -19,7 +19,11 @@ pub(super) fn schema(schema: &Schema) -> SchemaRef {
 /// The batch with the columns of a schema that [`schema`] made.
 pub(super) fn batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
     let columns = batch.columns().iter().zip(schema.fields()).map(|(column, field)| {
-        if column.data_type() == field.data_type() { Ok(Arc::clone(column)) } else { cast(column, field.data_type()) }
+        if column.data_type() == field.data_type() {
+            Ok(Arc::clone(column))
+        } else {
+            cast(column, field.data_type())
+        }
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
     let options = datafusion::arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
@@ -58,7 +62,8 @@ mod tests {
 
     #[test]
     fn views_and_dictionaries_become_plain() {
-        let views: ArrayRef = Arc::new(StringViewArray::from(vec![Some("a"), None, Some("a longer text than a view")]));
+        let views: ArrayRef =
+            Arc::new(StringViewArray::from(vec![Some("a"), None, Some("a longer text than a view")]));
         let words: DictionaryArray<Int32Type> = vec!["x", "y", "x"].into_iter().collect();
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
         let nested = StructArray::try_from(vec![("v", Arc::clone(&views))]).unwrap();
@@ -75,7 +80,9 @@ mod tests {
         assert!(types[3].contains("Utf8") && !types[3].contains("View"), "{}", types[3]);
         let sent = batch(&rows, &plain).unwrap();
         let text = |batch: &RecordBatch| {
-            datafusion::arrow::util::pretty::pretty_format_batches(std::slice::from_ref(batch)).unwrap().to_string()
+            datafusion::arrow::util::pretty::pretty_format_batches(std::slice::from_ref(batch))
+                .unwrap()
+                .to_string()
         };
         assert_eq!(text(&sent), text(&rows));
     }

@@ -86,7 +86,10 @@ impl PreparedStatements {
         let mut entries = self.lock();
         let entry = Id::from_bytes(handle).and_then(|id| entries.get_mut(&id)).filter(|it| it.user == *user);
         let entry = entry.ok_or_else(|| {
-            status(Code::NotFound, "there is no such prepared statement: it was closed or forgotten; prepare it again")
+            status(
+                Code::NotFound,
+                "there is no such prepared statement: it was closed or forgotten; prepare it again",
+            )
         })?;
         entry.used = Instant::now();
         Ok(use_it(entry))

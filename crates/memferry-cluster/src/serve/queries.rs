@@ -82,7 +82,9 @@ impl Queries {
     pub(super) fn begin(self: &Arc<Self>, id: Id, user: &User) -> Result<(Planned, Running), Status> {
         let mut entries = self.lock();
         match entries.get_mut(&id) {
-            Some(Entry { user: owner, state }) if *owner == *user && matches!(state, State::Planned { .. }) => {
+            Some(Entry { user: owner, state })
+                if *owner == *user && matches!(state, State::Planned { .. }) =>
+            {
                 let (stop, stopped) = watch::channel(None);
                 let State::Planned { planned, .. } = std::mem::replace(state, State::Running { stop }) else {
                     unreachable!("matched above, under the same lock");

@@ -167,9 +167,13 @@ impl Server {
             .max_concurrent_streams(STREAMS_MAX);
         let has_tls = tls.is_some();
         if let Some(TlsFiles { certificate, key }) = tls {
-            let tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key)).timeout(TLS_TIME_MAX);
+            let tls =
+                ServerTlsConfig::new().identity(Identity::from_pem(certificate, key)).timeout(TLS_TIME_MAX);
             transport = transport.tls_config(tls).map_err(|error| {
-                usage(format!("certificate and key cannot be used: {}; both must be PEM files", causes(&error)))
+                usage(format!(
+                    "certificate and key cannot be used: {}; both must be PEM files",
+                    causes(&error)
+                ))
             })?;
         }
         let listener = bind(listen, "--listen").await?;
@@ -212,13 +216,11 @@ impl Server {
             Ok::<_, Status>(request)
         });
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let network = tokio::spawn(transport.add_service(checked).serve_with_incoming_shutdown(
-            incoming,
-            async move {
+        let network =
+            tokio::spawn(transport.add_service(checked).serve_with_incoming_shutdown(incoming, async move {
                 // The sender is gone if the server is: that is an end, too.
                 let _ = stopped.wait_for(|stopping| *stopping).await;
-            },
-        ));
+            }));
         shared.log.event(
             Level::Info,
             "start",

@@ -109,10 +109,7 @@ impl FlightSqlService for Service {
     async fn do_handshake(
         &self,
         request: Request<Streaming<HandshakeRequest>>,
-    ) -> Result<
-        Response<Pin<Box<dyn Stream<Item = Result<HandshakeResponse, Status>> + Send>>>,
-        Status,
-    > {
+    ) -> Result<Response<Pin<Box<dyn Stream<Item = Result<HandshakeResponse, Status>> + Send>>>, Status> {
         let token = self.shared.access.issue(user(&request)?, self.shared.limits.idle_time)?;
         let answer = HandshakeResponse { protocol_version: 0, payload: token.clone().into() };
         let answers: Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(stream::iter([Ok(answer)]));
@@ -249,10 +246,14 @@ impl FlightSqlService for Service {
         if action.r#type != CANCEL_FLIGHT_INFO {
             return Err(status(
                 Code::Unimplemented,
-                format!("memferry serve has no action {}; ListActions names those that it has", action.r#type),
+                format!(
+                    "memferry serve has no action {}; ListActions names those that it has",
+                    action.r#type
+                ),
             ));
         }
-        let query = CancelFlightInfoRequest::decode(&*action.body).map_err(|error| invalid(error.to_string()))?;
+        let query =
+            CancelFlightInfoRequest::decode(&*action.body).map_err(|error| invalid(error.to_string()))?;
         let info = query.info.ok_or_else(|| invalid("the request does not say which query to cancel"))?;
         let result = CancelFlightInfoResult::new(cancel_status(self.cancel(&user, &info)?)?);
         let answer = arrow_flight::Result { body: result.encode_to_vec().into() };
@@ -443,9 +444,10 @@ fn invalid(text: impl Into<String>) -> Status {
 
 fn no_transaction(id: Option<&[u8]>) -> Result<(), Status> {
     match id {
-        Some(id) if !id.is_empty() => {
-            Err(status(Code::Unimplemented, "memferry serve has no transactions; switch the client to autocommit"))
-        }
+        Some(id) if !id.is_empty() => Err(status(
+            Code::Unimplemented,
+            "memferry serve has no transactions; switch the client to autocommit",
+        )),
         _ => Ok(()),
     }
 }
@@ -489,7 +491,9 @@ fn cancel_status(cancel: Cancel) -> Result<CancelStatus, Status> {
     match cancel {
         Cancel::Forgotten => Ok(CancelStatus::Cancelled),
         Cancel::Stopping => Ok(CancelStatus::Cancelling),
-        Cancel::Unknown => Err(status(Code::NotFound, "there is no such query: it has ended, or was forgotten")),
+        Cancel::Unknown => {
+            Err(status(Code::NotFound, "there is no such query: it has ended, or was forgotten"))
+        }
     }
 }
 

@@ -43,7 +43,10 @@ pub(super) struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("limits", &self.limits).field("queries", &self.queries).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("limits", &self.limits)
+            .field("queries", &self.queries)
+            .finish_non_exhaustive()
     }
 }
 

@@ -63,8 +63,7 @@ impl Parsed {
     pub(super) async fn of(context: &SessionContext, text: &str, rules: Rules) -> Result<Parsed, Status> {
         let failed = |error| of_query(error, rules.memory_bytes);
         let usable = with_numbered_parameters(text)?;
-        let mut statements =
-            DFParser::parse_sql_with_dialect(&usable, &GenericDialect {}).map_err(failed)?;
+        let mut statements = DFParser::parse_sql_with_dialect(&usable, &GenericDialect {}).map_err(failed)?;
         let sql = match (statements.pop_front(), statements.len()) {
             (Some(statement), 0) => statement,
             (None, _) => return Err(wrong("the statement is empty; send one such as \"select 1\"")),
@@ -249,7 +248,9 @@ fn nests(token: &Token) -> bool {
                 | Keyword::WHEN
         ),
         // Chains of these do not nest: lists, names, statements.
-        Token::Comma | Token::Period | Token::SemiColon | Token::RParen | Token::RBracket | Token::RBrace => false,
+        Token::Comma | Token::Period | Token::SemiColon | Token::RParen | Token::RBracket | Token::RBrace => {
+            false
+        }
         Token::Whitespace(_)
         | Token::Number(..)
         | Token::Char(_)
@@ -305,7 +306,8 @@ mod tests {
         let text = "select column1 from t where column1 > ? and column2 = ?";
         let parsed = Parsed::of(&context, text, READING).await.unwrap();
         let schema = parsed.parameter_schema();
-        let types: Vec<_> = schema.fields().iter().map(|it| (it.name().as_str(), it.data_type().clone())).collect();
+        let types: Vec<_> =
+            schema.fields().iter().map(|it| (it.name().as_str(), it.data_type().clone())).collect();
         assert_eq!((types[0].0, types[1].0), ("$1", "$2"));
         assert_eq!(types[0].1, DataType::Int64);
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
@@ -326,7 +328,8 @@ mod tests {
             assert_eq!(error.code(), Code::PermissionDenied, "{text}");
             Parsed::of(&context, text, writing).await.unwrap();
         }
-        let error = Parsed::of(&context, "set datafusion.execution.batch_size = 1", writing).await.unwrap_err();
+        let error =
+            Parsed::of(&context, "set datafusion.execution.batch_size = 1", writing).await.unwrap_err();
         assert_eq!(error.code(), Code::PermissionDenied);
         for text in ["", "select 1; select 2", "selec 1", "select a from nowhere"] {
             let error = Parsed::of(&context, text, writing).await.unwrap_err();

@@ -15,14 +15,10 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, Statistics, internal_err};
-use datafusion::execution::{
-    RecordBatchStream, SendableRecordBatchStream, SessionStateBuilder, TaskContext,
-};
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, SessionStateBuilder, TaskContext};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::statistics::StatisticsArgs;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties,
-};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
 use datafusion::prelude::SessionContext;
 use futures::Stream;
 
@@ -52,9 +48,10 @@ impl PhysicalOptimizerRule for YieldingJoins {
             if !node.name().ends_with("JoinExec") {
                 return Ok(Transformed::no(node));
             }
-            let inputs = node.children().into_iter().map(|input| {
-                Arc::new(YieldExec { input: Arc::clone(input) }) as Arc<dyn ExecutionPlan>
-            });
+            let inputs = node
+                .children()
+                .into_iter()
+                .map(|input| Arc::new(YieldExec { input: Arc::clone(input) }) as Arc<dyn ExecutionPlan>);
             let inputs = inputs.collect();
             Ok(Transformed::yes(node.with_new_children(inputs)?))
         });

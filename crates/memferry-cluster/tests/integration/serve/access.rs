@@ -37,7 +37,10 @@ async fn only_right_tokens_and_passwords_are_served() {
         assert_eq!(to_status(client.get_catalogs().await.unwrap_err()).code(), Code::Unauthenticated);
         let error = to_status(client.execute_update("drop table t".to_owned(), None).await.unwrap_err());
         assert_eq!(error.code(), Code::Unauthenticated);
-        assert_eq!(to_status(client.prepare("select 1".to_owned(), None).await.unwrap_err()).code(), Code::Unauthenticated);
+        assert_eq!(
+            to_status(client.prepare("select 1".to_owned(), None).await.unwrap_err()).code(),
+            Code::Unauthenticated
+        );
     };
     refused(&mut client).await;
     client.set_token("wrong".to_owned());
@@ -97,7 +100,8 @@ pub(super) fn tls() -> (String, TlsFiles) {
 }
 
 async fn tls_client(fixture: &Fixture, certificate: &str) -> Result<Client, tonic::transport::Error> {
-    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(certificate)).domain_name("localhost");
+    let tls =
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(certificate)).domain_name("localhost");
     let channel = fixture.endpoint("https").tls_config(tls)?.connect().await?;
     Ok(Client::new(channel))
 }

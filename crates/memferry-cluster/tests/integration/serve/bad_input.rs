@@ -22,7 +22,8 @@ async fn nonsense_on_the_port() {
     };
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     // A frame of the largest length, and one of an unknown type with less content than it says.
-    let frames: [&[u8]; 3] = [&[0xff; 9], &[0, 0x10, 0, 0xee, 0xff, 0, 0, 0, 1], &[0, 0, 0, 0, 0, 0, 0, 0, 0]];
+    let frames: [&[u8]; 3] =
+        [&[0xff; 9], &[0, 0x10, 0, 0xee, 0xff, 0, 0, 0, 1], &[0, 0, 0, 0, 0, 0, 0, 0, 0]];
     for case in 0..40 {
         let mut bytes = Vec::new();
         if case % 2 == 0 {
@@ -37,7 +38,9 @@ async fn nonsense_on_the_port() {
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
         let reading = stream.read_to_end(&mut answer);
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(10), reading).await.expect("it was not closed");
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(10), reading)
+            .await
+            .expect("it was not closed");
         query(&mut client, "select 1 as n").await.unwrap();
     }
     fixture.answers().await;
@@ -88,7 +91,9 @@ async fn statements_that_nest_deeply() {
 async fn files_that_vanish_or_break() {
     let fixture = Fixture::start().await;
     let mut client = fixture.client().await;
-    for (name, expected) in [("vanished", Code::NotFound), ("cut", Code::DataLoss), ("emptied", Code::DataLoss)] {
+    for (name, expected) in
+        [("vanished", Code::NotFound), ("cut", Code::DataLoss), ("emptied", Code::DataLoss)]
+    {
         let file = fixture.path(&format!("{name}.parquet"));
         write_table(&file, 50_000).await;
         memferry_query::files::register(&fixture.context, name, &file.display().to_string()).await.unwrap();

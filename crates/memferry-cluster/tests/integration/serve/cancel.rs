@@ -85,7 +85,8 @@ async fn cancelled_queries_make_no_more_copies_and_reads() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(fixture.metric("memferry_copies_started_total"), started);
     assert_eq!(fixture.metric("memferry_serve_rows_total"), rows);
-    let ended = fixture.metric("memferry_copies_arrived_total") + fixture.metric("memferry_copies_failed_total");
+    let ended =
+        fixture.metric("memferry_copies_arrived_total") + fixture.metric("memferry_copies_failed_total");
     assert_eq!(started, ended, "copies were leaked");
     fixture.answers().await;
 }

@@ -36,8 +36,10 @@ async fn start(directory: &TempDir) -> (Fixture, PathBuf) {
 
 /// Runs a client to its end, and checks that it says so.
 async fn run(mut command: Command, says: &str) {
-    let output = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await.unwrap().unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await.unwrap().unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && text.contains(says), "{}: {text}", output.status);
 }
 
@@ -64,7 +66,10 @@ async fn jdbc_from_java() {
     let driver = installed("jdbc").join("flight-sql-jdbc-driver.jar");
     let has_java = Command::new("java").arg("-version").output().is_ok_and(|output| output.status.success());
     if !has_java || !driver.is_file() {
-        return skip(Needs::Program("flight-sql-jdbc-driver"), format!("no java, or no {}", driver.display()));
+        return skip(
+            Needs::Program("flight-sql-jdbc-driver"),
+            format!("no java, or no {}", driver.display()),
+        );
     }
     let directory = TempDir::new().unwrap();
     let (fixture, certificate) = start(&directory).await;

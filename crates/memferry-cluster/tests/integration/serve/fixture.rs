@@ -76,8 +76,7 @@ impl Fixture {
         let threads = QueryThreads::start().unwrap();
         let context = opened.context.clone();
         let tiers = opened.tiers.tiers.clone();
-        let server =
-            Server::start(&context, tiers.clone(), &threads, options).await.unwrap();
+        let server = Server::start(&context, tiers.clone(), &threads, options).await.unwrap();
         Fixture { server, context, tiers, directory, threads }
     }
 
@@ -125,7 +124,8 @@ impl Fixture {
 
     /// The server answers a new client.
     pub(super) async fn answers(&self) {
-        let rows = query(&mut self.client().await, "select count(*) as n from lineitem where l_quantity < 24").await;
+        let rows =
+            query(&mut self.client().await, "select count(*) as n from lineitem where l_quantity < 24").await;
         assert_eq!(rows.unwrap()[0].num_rows(), 1);
         self.idle().await;
     }

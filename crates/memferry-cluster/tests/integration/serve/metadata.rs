@@ -12,7 +12,11 @@ use super::fixture::{Client, Fixture, fetch, text};
 
 async fn rows(client: &mut Client, info: FlightInfo) -> RecordBatch {
     let rows = fetch(client, &info).await.unwrap();
-    assert_eq!(*rows[0].schema(), info.clone().try_decode_schema().unwrap(), "the schema was announced as another");
+    assert_eq!(
+        *rows[0].schema(),
+        info.clone().try_decode_schema().unwrap(),
+        "the schema was announced as another"
+    );
     assert_eq!(rows.len(), 1);
     rows.into_iter().next().unwrap()
 }
@@ -33,8 +37,10 @@ async fn catalogs_schemas_and_tables() {
     let info = client.get_db_schemas(request).await.unwrap();
     let schemas = rows(&mut client, info).await;
     assert_eq!(strings(&schemas, "db_schema_name"), ["information_schema", "public"]);
-    let request =
-        CommandGetDbSchemas { catalog: Some("datafusion".to_owned()), db_schema_filter_pattern: Some("pub%".to_owned()) };
+    let request = CommandGetDbSchemas {
+        catalog: Some("datafusion".to_owned()),
+        db_schema_filter_pattern: Some("pub%".to_owned()),
+    };
     let info = client.get_db_schemas(request).await.unwrap();
     assert_eq!(strings(&rows(&mut client, info).await, "db_schema_name"), ["public"]);
 
@@ -46,9 +52,13 @@ async fn catalogs_schemas_and_tables() {
     let info = client.get_tables(request.clone()).await.unwrap();
     let tables = rows(&mut client, info).await;
     let names = strings(&tables, "table_name");
-    assert!(["lineitem", "nation", "t", "w"].iter().all(|name| names.iter().any(|it| it == name)), "{names:?}");
+    assert!(
+        ["lineitem", "nation", "t", "w"].iter().all(|name| names.iter().any(|it| it == name)),
+        "{names:?}"
+    );
     let position = names.iter().position(|name| name == "t").unwrap();
-    let schemas = tables.column_by_name("table_schema").unwrap().as_any().downcast_ref::<BinaryArray>().unwrap();
+    let schemas =
+        tables.column_by_name("table_schema").unwrap().as_any().downcast_ref::<BinaryArray>().unwrap();
     let schema = Schema::try_from(IpcMessage(schemas.value(position).to_vec().into())).unwrap();
     assert_eq!(schema.field(0).name(), "v");
     assert_eq!(*schema.field(1).data_type(), DataType::Utf8);
@@ -70,7 +80,8 @@ async fn catalogs_schemas_and_tables() {
 async fn facts_types_and_keys() {
     let fixture = Fixture::start().await;
     let mut client = fixture.client().await;
-    let wanted = vec![SqlInfo::FlightSqlServerName, SqlInfo::FlightSqlServerReadOnly, SqlInfo::FlightSqlServerCancel];
+    let wanted =
+        vec![SqlInfo::FlightSqlServerName, SqlInfo::FlightSqlServerReadOnly, SqlInfo::FlightSqlServerCancel];
     let info = client.get_sql_info(wanted).await.unwrap();
     let facts = rows(&mut client, info).await;
     assert_eq!(facts.num_rows(), 3);
@@ -78,7 +89,9 @@ async fn facts_types_and_keys() {
     let info = client.get_xdbc_type_info(CommandGetXdbcTypeInfo { data_type: None }).await.unwrap();
     let types = rows(&mut client, info).await;
     let names = strings(&types, "type_name");
-    assert!(["BIGINT", "VARCHAR", "TIMESTAMP", "DECIMAL"].iter().all(|name| names.iter().any(|it| it == name)));
+    assert!(
+        ["BIGINT", "VARCHAR", "TIMESTAMP", "DECIMAL"].iter().all(|name| names.iter().any(|it| it == name))
+    );
     // That of BIGINT.
     let info = client.get_xdbc_type_info(CommandGetXdbcTypeInfo { data_type: Some(-5) }).await.unwrap();
     assert_eq!(strings(&rows(&mut client, info).await, "type_name"), ["BIGINT"]);

@@ -94,7 +94,10 @@ fn wrong_options_say_what_to_do() {
         (&["--place", "t=NUMA NODE (0)"], 2, "neither --table nor --tpch"),
         (&["--table", "t=a.parquet", "--table", "t=b.parquet"], 2, "two tables are called t"),
     ] {
-        let output = program().args(["--listen", "127.0.0.1:0"].iter().filter(|_| options[0] != "--listen")).args(options).output();
+        let output = program()
+            .args(["--listen", "127.0.0.1:0"].iter().filter(|_| options[0] != "--listen"))
+            .args(options)
+            .output();
         let output = output.unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains(says), "{options:?}: {text}");

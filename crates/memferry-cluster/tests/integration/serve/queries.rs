@@ -81,8 +81,13 @@ async fn prepared_statements_take_parameters() {
     let mut client = fixture.client().await;
     let sql = "select count(*) as n from t where v >= ? and v < ? and name = ?";
     let mut statement = client.prepare(sql.to_owned(), None).await.unwrap();
-    let types: Vec<DataType> =
-        statement.parameter_schema().unwrap().fields().iter().map(|field| field.data_type().clone()).collect();
+    let types: Vec<DataType> = statement
+        .parameter_schema()
+        .unwrap()
+        .fields()
+        .iter()
+        .map(|field| field.data_type().clone())
+        .collect();
     assert_eq!(types[..2], [DataType::Int64, DataType::Int64]);
     assert_eq!(statement.dataset_schema().unwrap().field(0).name(), "n");
     let parameters = |from: i64, to: i64, name: &str| {
@@ -97,7 +102,10 @@ async fn prepared_statements_take_parameters() {
         statement.set_parameters(parameters(from, to, name)).unwrap();
         let info = statement.execute().await.unwrap();
         let rows = fetch(&mut client, &info).await.unwrap();
-        assert_eq!(rows[0].column(0).as_ref(), &Int64Array::from(vec![expected]) as &dyn datafusion::arrow::array::Array);
+        assert_eq!(
+            rows[0].column(0).as_ref(),
+            &Int64Array::from(vec![expected]) as &dyn datafusion::arrow::array::Array
+        );
     }
     // Several rows of parameters: the answers follow each other.
     let columns: [(&str, ArrayRef); 3] = [
@@ -129,8 +137,10 @@ async fn prepared_statements_take_parameters() {
 async fn named_parameters() {
     let fixture = Fixture::start().await;
     let mut client = fixture.client().await;
-    let mut statement = client.prepare("select count(*) as n from t where v < $most".to_owned(), None).await.unwrap();
-    let most = RecordBatch::try_from_iter([("most", Arc::new(Int64Array::from(vec![5])) as ArrayRef)]).unwrap();
+    let mut statement =
+        client.prepare("select count(*) as n from t where v < $most".to_owned(), None).await.unwrap();
+    let most =
+        RecordBatch::try_from_iter([("most", Arc::new(Int64Array::from(vec![5])) as ArrayRef)]).unwrap();
     statement.set_parameters(most).unwrap();
     let info = statement.execute().await.unwrap();
     assert!(text(&fetch(&mut client, &info).await.unwrap()).contains("| 5 |"));

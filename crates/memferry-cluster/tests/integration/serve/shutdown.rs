@@ -76,7 +76,10 @@ async fn metrics_are_in_the_format_of_prometheus() {
             value.parse::<f64>().unwrap_or_else(|_| panic!("{line}"));
             let name = name.split('{').next().unwrap();
             let plain = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
-            assert!(known.contains(name) || plain.is_some_and(|name| known.contains(name)), "{line} has no type");
+            assert!(
+                known.contains(name) || plain.is_some_and(|name| known.contains(name)),
+                "{line} has no type"
+            );
         }
     }
     assert!(body.contains(&format!("memferry_serve_rows_total {}\n", super::fixture::ROWS)), "{body}");

@@ -48,7 +48,8 @@ async fn allowed_updates_are_executed() {
     assert!(text(&query(&mut client, "select sum from w").await.unwrap()).contains("| 24"));
 
     let mut statement = client.prepare("insert into u values (?)".to_owned(), None).await.unwrap();
-    let values = RecordBatch::try_from_iter([("a", Arc::new(Int64Array::from(vec![1, 2, 3])) as ArrayRef)]).unwrap();
+    let values =
+        RecordBatch::try_from_iter([("a", Arc::new(Int64Array::from(vec![1, 2, 3])) as ArrayRef)]).unwrap();
     statement.set_parameters(values).unwrap();
     assert_eq!(statement.execute_update().await.unwrap(), 3);
     assert!(text(&query(&mut client, "select sum from w").await.unwrap()).contains("| 30"));
