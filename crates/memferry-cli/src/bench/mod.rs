@@ -16,6 +16,7 @@ mod peers;
 mod processes;
 mod query;
 mod serve;
+mod sncdb;
 mod soak;
 mod workload;
 
@@ -63,6 +64,7 @@ enum Bench {
     Processes(processes::Arguments),
     Query(query::Arguments),
     Serve(serve::Arguments),
+    Sncdb(sncdb::Arguments),
     Soak(soak::Arguments),
     Workload(workload::Arguments),
 }
@@ -85,6 +87,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Processes(arguments) => processes::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Serve(arguments) => serve::run(arguments, out),
+        Bench::Sncdb(arguments) => sncdb::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
         Bench::Workload(arguments) => workload::run(arguments, out),
     }
