@@ -80,7 +80,8 @@ fn program(purpose: &str) -> Result<PathBuf> {
     let beside = env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
     let path = env::var_os("PATH").unwrap_or_default();
     let mut directories = beside.into_iter().chain(env::split_paths(&path));
-    let found = directories.find_map(|directory| Some(directory.join(PROGRAM)).filter(|program| program.is_file()));
+    let found =
+        directories.find_map(|directory| Some(directory.join(PROGRAM)).filter(|program| program.is_file()));
     found.ok_or_else(|| {
         usage(format!(
             "{purpose} needs the program {PROGRAM}, which is not installed; `cargo build --package {PROGRAM}` builds it \

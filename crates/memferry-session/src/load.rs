@@ -61,6 +61,9 @@ pub fn explain_load(error: LoadError) -> anyhow::Error {
     match error {
         LoadError::Plan(error) => explain_error(error),
         LoadError::Table(TableError::Placement(error)) => explain_placement(error),
+        LoadError::Table(error @ (TableError::NoColumnToPack { .. } | TableError::NotPackable { .. })) => {
+            usage(error)
+        }
         error => error.into(),
     }
 }

@@ -17,6 +17,7 @@ mod peers;
 mod processes;
 mod query;
 mod serve;
+mod sncdb;
 mod soak;
 mod workload;
 
@@ -65,6 +66,7 @@ enum Bench {
     Query(query::Arguments),
     Serve(serve::Arguments),
     Cluster(cluster::Arguments),
+    Sncdb(sncdb::Arguments),
     Soak(soak::Arguments),
     Workload(workload::Arguments),
 }
@@ -88,6 +90,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Serve(arguments) => serve::run(arguments, out),
         Bench::Cluster(arguments) => cluster::run(arguments, out),
+        Bench::Sncdb(arguments) => sncdb::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
         Bench::Workload(arguments) => workload::run(arguments, out),
     }

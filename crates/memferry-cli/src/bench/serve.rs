@@ -42,7 +42,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     record.rows = keep.telemetry().rows(|| {
         let numbers = [seconds.to_string(), clients.to_string(), tpch.to_string(), seed.to_string()];
         let names = ["--seconds", "--clients", "--tpch", "--seed"];
-        let given: Vec<&str> = names.iter().zip(&numbers).flat_map(|(name, number)| [*name, number]).collect();
+        let given: Vec<&str> =
+            names.iter().zip(&numbers).flat_map(|(name, number)| [*name, number]).collect();
         let measured = cluster::measured("load", &given)?;
         verdict = check(&measured);
         anyhow::Ok(rows(&measured))
@@ -57,7 +58,10 @@ fn check(measured: &Value) -> Result<()> {
     let (wrong, lost) = (number("wrong_answers"), number("copies_lost"));
     ensure!(wrong == 0.0, "{wrong} answers were wrong, please report it");
     ensure!(lost == 0.0, "{lost} copies were lost, please report it");
-    ensure!(measured["ends_well"] == true, "the server did not answer or end after the clients, please report it");
+    ensure!(
+        measured["ends_well"] == true,
+        "the server did not answer or end after the clients, please report it"
+    );
     ensure!(number("answers") > 0.0, "no query was answered; choose more --seconds");
     Ok(())
 }
@@ -89,9 +93,12 @@ mod tests {
     fn faults_are_errors_and_numbers_are_rows() {
         let right = json!({ "answers": 5, "wrong_answers": 0, "copies_lost": 0.0, "ends_well": true, "seconds_p99": 0.5 });
         check(&right).unwrap();
-        let names: Vec<String> = rows(&right).into_iter().map(|row| format!("{} {}", row.name, row.unit)).collect();
+        let names: Vec<String> =
+            rows(&right).into_iter().map(|row| format!("{} {}", row.name, row.unit)).collect();
         assert!(names.contains(&"serve_seconds_p99 s".to_owned()), "{names:?}");
-        for (name, value) in [("wrong_answers", json!(1)), ("copies_lost", json!(1)), ("ends_well", json!(false))] {
+        for (name, value) in
+            [("wrong_answers", json!(1)), ("copies_lost", json!(1)), ("ends_well", json!(false))]
+        {
             let mut wrong = right.clone();
             wrong[name] = value;
             assert!(check(&wrong).is_err(), "{name}");

@@ -52,7 +52,8 @@ impl Session<'_> {
         let columns: Option<Vec<&str>> =
             load.columns.as_ref().map(|columns| columns.iter().map(String::as_str).collect());
         let tiers = Arc::clone(&self.tiers.tiers);
-        let table = LoadingTable::try_new(Arc::clone(&source), columns.as_deref(), tiers).map_err(explain_load)?;
+        let table =
+            LoadingTable::try_new(Arc::clone(&source), columns.as_deref(), tiers).map_err(explain_load)?;
         let table = Arc::new(table);
         let bar = (!load.in_background).then(|| Arc::new(Bar::new("loading")));
         let progress: Arc<dyn Progress + Send> = match &bar {
@@ -63,7 +64,8 @@ impl Session<'_> {
             Some(placement) => placement.clone(),
             None => self.kept_placement(&source, load.columns.as_deref()),
         };
-        let layout = Layout { placement, ..layout(&self.tiers, self.partitions) };
+        let packed = load.packed.clone();
+        let layout = Layout { placement, packed, ..layout(&self.tiers, self.partitions) };
         let (context, from) = (self.context.clone(), Arc::clone(&table));
         let started = Instant::now();
         let task = self.runner.spawn(async move { from.load(&context, &layout, progress).await });

@@ -11,7 +11,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as SqlStatement;
 use memferry_bench_query::{CarriedBytes, QueryTiers};
 use memferry_query::files::FileReport;
-use memferry_query::{MemferryOptions, Prefetch, ScanReport};
+use memferry_query::{MemferryOptions, PackedColumns, Prefetch, ScanReport};
 use memferry_session::{NamedPlacement, Opened, stores};
 
 use super::answer::{Answer, Discarded, Planned, Printed};
@@ -105,7 +105,8 @@ impl<'a> Session<'a> {
         if given.load {
             for table in &given.tables {
                 let table = TableReference::bare(table.name.as_str());
-                let load = LoadTable { table, columns: None, placement: None, in_background: false };
+                let packed = PackedColumns::None;
+                let load = LoadTable { table, columns: None, packed, placement: None, in_background: false };
                 session.load(&load, out)?;
             }
         }

@@ -76,12 +76,17 @@ fn bench_serve_keeps_numbers_and_fails_on_faults() {
              echo '{{\"answers\":10,\"wrong_answers\":{wrong},\"copies_lost\":0.0,\"seconds_p99\":0.25,\"ends_well\":true}}'"
         )
     };
-    let arguments = ["bench", "serve", "--seconds", "3", "--clients", "5", "--tpch", "0.02", "--seed", "9", "--json"];
+    let arguments =
+        ["bench", "serve", "--seconds", "3", "--clients", "5", "--tpch", "0.02", "--seed", "9", "--json"];
     let output = with_script(&printed(0), &arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let record: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let row = record["rows"].as_array().unwrap().iter().find(|row| row["name"] == "serve_seconds_p99").unwrap();
-    assert_eq!((row["value"].as_f64(), row["unit"].as_str(), row["how"].as_str()), (Some(0.25), Some("s"), Some("measured")));
+    let row =
+        record["rows"].as_array().unwrap().iter().find(|row| row["name"] == "serve_seconds_p99").unwrap();
+    assert_eq!(
+        (row["value"].as_f64(), row["unit"].as_str(), row["how"].as_str()),
+        (Some(0.25), Some("s"), Some("measured"))
+    );
     let output = with_script(&printed(2), &arguments);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("2 answers were wrong"), "{}", text(&output.stderr));

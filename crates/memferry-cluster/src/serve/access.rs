@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use memferry_session::error::usage;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
@@ -28,6 +30,12 @@ pub(super) struct User(pub(super) Arc<str>);
 
 /// Tokens that handshakes have issued and that are kept; the one whose last use is longest ago is forgotten.
 const ISSUED_MAX: usize = 10_000;
+
+/// The encoding of user and password. ADBC leaves out the padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// Shortest token of a file: shorter ones can be tried out.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -61,7 +69,7 @@ impl Access {
     /// The file cannot be read, others can read it, it has no token, or a token is short.
     pub fn with_tokens(mut self, file: &Path) -> Result<Access> {
         for (number, line) in secrets(file, "--tokens")? {
-            let (name, token) = line.split_once(':').unwrap_or(("token", &line));
+            let (name, token) = line.split_once(':').unwrap_or(("token", line.as_str()));
             if token.len() < TOKEN_BYTES_MIN {
                 return Err(usage(format!(
                     "{}:{number}: the token is shorter than {TOKEN_BYTES_MIN} characters; `head -c 32 /dev/urandom | base64` \
@@ -139,9 +147,9 @@ impl Access {
     }
 
     fn by_password(&self, encoded: &str) -> Result<User, Status> {
-        let decoded = STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let decoded = BASE64.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let decoded = decoded.ok_or_else(|| refused("user and password are not encoded as HTTP does"))?;
-        let (name, password) = decoded.split_once(':').unwrap_or((&decoded, ""));
+        let (name, password) = decoded.split_once(':').unwrap_or((decoded.as_str(), ""));
         // All are compared, so that the time does not tell which users there are.
         let mut user = None;
         for (known, right) in &self.users {
@@ -233,7 +241,7 @@ mod tests {
     fn tokens_and_passwords() {
         let access = access();
         assert_eq!(user(&access, "Bearer 0123456789abcdef", HOUR), Ok("report".to_owned()));
-        let basic = |text: &str| format!("basic {}", STANDARD.encode(text));
+        let basic = |text: &str| format!("basic {}", BASE64.encode(text));
         assert_eq!(user(&access, &basic("ann:s:cret"), HOUR), Ok("ann".to_owned()));
         for wrong in
             ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer ", "Basic !!", "Digest x", "Basic"]

@@ -237,7 +237,8 @@ pub(super) fn xdbc_types() -> BuilderResult<XdbcTypeInfoData> {
         ..quoted("BYTEA", XdbcDataType::XdbcVarbinary, None)
     });
     // Sizes are those of the texts, such as 2026-11-26 and 13:00:00.000000000.
-    let subcode = XdbcDatetimeSubcode::XdbcSubcodeDate;
+    // ODBC gives dates the number of years, 1.
+    let subcode = XdbcDatetimeSubcode::XdbcSubcodeYear;
     types.append(time("DATE", XdbcDataType::XdbcDate, 10, subcode));
     let subcode = XdbcDatetimeSubcode::XdbcSubcodeTime;
     types.append(time("TIME", XdbcDataType::XdbcTime, 18, subcode));

@@ -163,7 +163,7 @@ fn process(text: &mut Text) {
 }
 
 /// Memory of this process that has pages, as Linux counts it.
-pub fn resident_bytes() -> Option<u64> {
+fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().trim_end_matches("kB").trim().parse::<u64>().ok().map(|kib| kib << 10)

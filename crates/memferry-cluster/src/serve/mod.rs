@@ -17,6 +17,7 @@
 mod access;
 mod arguments;
 mod error;
+mod files;
 mod http;
 mod id;
 mod limits;
@@ -31,6 +32,7 @@ mod server;
 mod service;
 mod shared;
 mod statement;
+mod yielding;
 
 use anyhow::{Context, Result};
 use memferry_session::{Opened, load_tables};
@@ -40,8 +42,7 @@ pub use self::access::Access;
 pub use self::arguments::Arguments;
 pub use self::limits::Limits;
 pub use self::log::Log;
-pub use self::metrics::resident_bytes;
-pub use self::server::{Server, ServerOptions, TlsFiles, panics_become_errors, query_threads};
+pub use self::server::{QueryThreads, Server, ServerOptions, TlsFiles, panics_become_errors};
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -52,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     given.check()?;
     let options = arguments.server()?;
     let opened = memferry_session::open(given, || Box::new(()))?;
-    let threads = query_threads()?;
+    let threads = QueryThreads::start()?;
     let network = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)
         .thread_name("memferry-network")
@@ -75,14 +76,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             }
         };
         {
-            let _entered = threads.enter();
+            let _entered = threads.queries().enter();
             tokio::select! {
                 prepared = preparing => prepared?,
                 () = asked() => return Ok(()),
             }
         }
         let tiers = std::sync::Arc::clone(&opened.tiers.tiers);
-        let server = Server::start(opened.context.clone(), tiers, threads.handle().clone(), options).await?;
+        let server = Server::start(&opened.context, tiers, &threads, options).await?;
         asked().await;
         tokio::select! {
             stopped = server.stop() => stopped,
@@ -90,7 +91,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
     });
     // Threads that do not stop are left to the end of the process.
-    threads.shutdown_background();
     network.shutdown_background();
     served
 }

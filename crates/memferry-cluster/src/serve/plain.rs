@@ -38,7 +38,8 @@ fn field(from: &FieldRef) -> FieldRef {
     Arc::new(Field::clone(from).with_data_type(plain))
 }
 
-fn data_type(from: &DataType) -> DataType {
+/// The plain type for a type.
+pub(super) fn data_type(from: &DataType) -> DataType {
     match from {
         DataType::Utf8View => DataType::Utf8,
         DataType::BinaryView => DataType::Binary,

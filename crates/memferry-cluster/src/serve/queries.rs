@@ -82,7 +82,9 @@ impl Queries {
     pub(super) fn begin(self: &Arc<Self>, id: Id, user: &User) -> Result<(Planned, Running), Status> {
         let mut entries = self.lock();
         match entries.get_mut(&id) {
-            Some(Entry { user: owner, state }) if owner == user && matches!(state, State::Planned { .. }) => {
+            Some(Entry { user: owner, state })
+                if *owner == *user && matches!(state, State::Planned { .. }) =>
+            {
                 let (stop, stopped) = watch::channel(None);
                 let State::Planned { planned, .. } = std::mem::replace(state, State::Running { stop }) else {
                     unreachable!("matched above, under the same lock");
@@ -167,10 +169,11 @@ impl Running {
     }
 
     /// Resolves when the query must stop.
-    pub(super) fn stop(&self) -> impl Future<Output = Stop> + Send + 'static {
+    pub(super) fn stop(&self) -> impl Future<Output = Stop> + Send + use<> {
         let mut stopped = self.stopped.clone();
         async move {
-            match stopped.wait_for(Option::is_some).await.map(|reason| *reason) {
+            let reason = stopped.wait_for(Option::is_some).await.map(|reason| *reason);
+            match reason {
                 Ok(Some(reason)) => reason,
                 // The sender is gone with the entry, which this guard removes.
                 _ => std::future::pending().await,

@@ -35,6 +35,7 @@ use tonic::{Code, Status};
 
 use super::access::User;
 use super::error;
+use super::files;
 use super::log::Level;
 use super::metrics::Outcome;
 use super::plain;
@@ -126,6 +127,7 @@ async fn run(
         .build_arc()?;
     // The session of this query has the tables of all, and memory of its own.
     let state = SessionStateBuilder::new_from_existing(context.state()).with_runtime_env(environment).build();
+    files::check(&plan)?;
     let plan = match plan {
         // DataFusion does these when it makes the frame.
         LogicalPlan::Ddl(_) => {
@@ -164,14 +166,14 @@ impl Rows {
 
     /// Runs an update to its end. Returns the rows that it has written, or -1 if it does not say.
     pub(super) async fn count(mut self) -> Result<i64, Status> {
-        let mut count = -1;
+        let mut count = -1_i64;
         while let Some(batch) = self.next().await {
             // DataFusion answers writes with one column of this name.
             if let Some(column) = batch?.column_by_name("count")
                 && let Some(numbers) = column.as_any().downcast_ref::<UInt64Array>()
             {
                 let sum = (0..numbers.len()).map(|row| numbers.value(row)).sum::<u64>();
-                count = count.max(0) + i64::try_from(sum).unwrap_or(i64::MAX);
+                count = count.max(0).saturating_add(i64::try_from(sum).unwrap_or(i64::MAX));
             }
         }
         Ok(count)

@@ -33,6 +33,7 @@ use super::prepared::PreparedStatements;
 use super::queries::Queries;
 use super::service::Service;
 use super::shared::Shared;
+use super::yielding;
 
 /// Stack of a query thread: DataFusion plans nested expressions by recursion, and with 8 MiB a sum of 400 numbers overflows
 /// in the development profile. Pages that are not touched take no memory.
@@ -85,6 +86,9 @@ impl fmt::Debug for TlsFiles {
     }
 }
 
+/// Threads that plan: it takes milliseconds.
+const PLANNING_THREADS: usize = 2;
+
 /// Name of the threads of queries.
 const THREAD_NAME: &str = "memferry-query";
 
@@ -93,14 +97,45 @@ pub fn panics_become_errors() -> bool {
     std::thread::current().name() == Some(THREAD_NAME) || memferry_query::load::panics_become_errors()
 }
 
-/// Threads on which a server runs queries, and on which its tables should be loaded.
-///
-/// # Errors
-/// The system has no more threads.
-pub fn query_threads() -> Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    let runtime = builder.thread_name(THREAD_NAME).thread_stack_size(STACK_BYTES).enable_all().build();
-    runtime.context("cannot start the threads for queries")
+/// Threads on which a server plans and runs queries. Dropped, they end when their work does.
+#[derive(Debug)]
+pub struct QueryThreads {
+    /// `None` when dropped.
+    runtimes: Option<[Runtime; 2]>,
+    queries: Handle,
+    planning: Handle,
+}
+
+impl QueryThreads {
+    /// Starts a thread for each CPU, and two that plan.
+    ///
+    /// # Errors
+    /// The system has no more threads.
+    pub fn start() -> Result<QueryThreads> {
+        let runtime = |threads_count: Option<usize>| {
+            let mut builder = Builder::new_multi_thread();
+            builder.thread_name(THREAD_NAME).thread_stack_size(STACK_BYTES).enable_all();
+            if let Some(count) = threads_count {
+                builder.worker_threads(count);
+            }
+            builder.build().context("cannot start the threads for queries")
+        };
+        let (queries, planning) = (runtime(None)?, runtime(Some(PLANNING_THREADS))?);
+        let handles = (queries.handle().clone(), planning.handle().clone());
+        Ok(QueryThreads { runtimes: Some([queries, planning]), queries: handles.0, planning: handles.1 })
+    }
+
+    /// The threads on which the tables of a server should be loaded.
+    pub fn queries(&self) -> &Handle {
+        &self.queries
+    }
+}
+
+impl Drop for QueryThreads {
+    fn drop(&mut self) {
+        // Waiting is not allowed on a thread of another runtime.
+        self.runtimes.take().into_iter().flatten().for_each(Runtime::shutdown_background);
+    }
 }
 
 /// A running server. [`stop`](Server::stop) ends it; dropping it does not.
@@ -115,14 +150,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the ports and serves on the current runtime; queries run on `query_threads`.
+    /// Opens the ports and serves on the current runtime; queries run on `threads`.
     ///
     /// # Errors
     /// An address that cannot be listened on, a certificate or key that cannot be used.
     pub async fn start(
-        context: SessionContext,
+        context: &SessionContext,
         tiers: Arc<Tiers>,
-        query_threads: Handle,
+        threads: &QueryThreads,
         options: ServerOptions,
     ) -> Result<Server> {
         let ServerOptions { listen, http, tls, access, limits, updates, log } = options;
@@ -146,7 +181,7 @@ impl Server {
         let (stopping, mut stopped) = watch::channel(false);
         let message_bytes = limits.message_bytes;
         let shared = Arc::new(Shared {
-            context,
+            context: yielding::session(context),
             tiers,
             access,
             updates,
@@ -154,7 +189,8 @@ impl Server {
             prepared: PreparedStatements::default(),
             places: Arc::new(Semaphore::new(limits.queries)),
             limits,
-            query_threads,
+            query_threads: threads.queries.clone(),
+            planning_threads: threads.planning.clone(),
             metrics: Metrics::default(),
             log,
             stopping,

@@ -30,6 +30,7 @@ use datafusion::arrow::ipc::writer::IpcWriteOptions;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::access::User;
@@ -113,7 +114,7 @@ impl FlightSqlService for Service {
         let answer = HandshakeResponse { protocol_version: 0, payload: token.clone().into() };
         let answers: Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(stream::iter([Ok(answer)]));
         let mut response = Response::new(answers);
-        let header = format!("Bearer {token}").parse();
+        let header = format!("Bearer {token}").parse::<MetadataValue<Ascii>>();
         let header = header.map_err(|_| status(Code::Internal, "the token cannot be a header"))?;
         response.metadata_mut().insert("authorization", header);
         Ok(response)
@@ -309,7 +310,7 @@ impl FlightSqlService for Service {
         user(&request)?;
         let context = self.shared.context.clone();
         let work = async move { Ok(metadata::tables(&context, command).await?) };
-        answer(self.shared.on_query_thread(work).await?)
+        answer(self.shared.plan(work).await?)
     }
 
     async fn get_flight_info_table_types(
@@ -498,9 +499,10 @@ fn cancel_status(cancel: Cancel) -> Result<CancelStatus, Status> {
 
 /// The rows of parameters that a client sends.
 async fn parameters(data: PeekableFlightDataStream, bytes_max: usize) -> Result<Vec<RecordBatch>, Status> {
-    let mut batches = FlightRecordBatchStream::new_from_flight_data(
-        data.map_err(|status| FlightError::Tonic(Box::new(status))),
-    );
+    // The first message of a client may have the command only.
+    let data = data.try_filter(|message| std::future::ready(!message.data_header.is_empty()));
+    let data = data.map_err(|status| FlightError::Tonic(Box::new(status)));
+    let mut batches = FlightRecordBatchStream::new_from_flight_data(data);
     let (mut rows, mut rows_count, mut bytes) = (Vec::new(), 0, 0);
     while let Some(batch) = batches.next().await {
         let batch = batch.map_err(|error| match error {

@@ -1,5 +1,6 @@
 //! The state that all requests share.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,6 @@ use super::queries::Queries;
 use super::statement::{Parsed, Rules};
 
 /// The state that all requests share.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) context: SessionContext,
     pub(super) tiers: Arc<Tiers>,
@@ -33,10 +33,21 @@ pub(super) struct Shared {
     pub(super) places: Arc<Semaphore>,
     /// Threads of queries, apart from those of the network: requests are answered while queries use all CPUs.
     pub(super) query_threads: Handle,
+    /// Threads of planning: new queries are planned and refused while those of others do not yield.
+    pub(super) planning_threads: Handle,
     pub(super) metrics: Metrics,
     pub(super) log: Log,
     /// Becomes true when the server was asked to stop.
     pub(super) stopping: watch::Sender<bool>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("limits", &self.limits)
+            .field("queries", &self.queries)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Shared {
@@ -53,19 +64,19 @@ impl Shared {
         user.inspect_err(|_| self.metrics.unauthenticated())
     }
 
-    /// Plans the text of a statement on a query thread, within the time of a query.
+    /// Plans the text of a statement.
     pub(super) async fn parse(&self, text: String) -> Result<Parsed, Status> {
         let (context, rules) = (self.context.clone(), self.rules());
-        self.on_query_thread(async move { Parsed::of(&context, &text, rules).await }).await
+        self.plan(async move { Parsed::of(&context, &text, rules).await }).await
     }
 
-    /// Runs work on a query thread, within the time of a query.
-    pub(super) async fn on_query_thread<T: Send + 'static>(
+    /// Runs work on a thread of planning, within the time of a query.
+    pub(super) async fn plan<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Status>> + Send + 'static,
     ) -> Result<T, Status> {
         let task = {
-            let _entered = self.query_threads.enter();
+            let _entered = self.planning_threads.enter();
             SpawnedTask::spawn(work)
         };
         match tokio::time::timeout(self.limits.query_time, task.join()).await {

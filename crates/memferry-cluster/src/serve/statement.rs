@@ -56,7 +56,7 @@ pub(super) struct Rules {
 }
 
 impl Parsed {
-    /// Plans the text of a statement. Runs on a query thread: it reads directories of tables, and needs stack.
+    /// Plans the text of a statement. Runs on a thread of planning: it reads directories of tables, and needs stack.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT`, `PERMISSION_DENIED` for an update that the server does not allow.
@@ -78,7 +78,7 @@ impl Parsed {
             .get_parameter_types()
             .map_err(failed)?
             .into_iter()
-            .map(|(name, data_type)| (name, data_type.unwrap_or(DataType::Utf8)))
+            .map(|(name, data_type)| (name, data_type.map_or(DataType::Utf8, |it| plain::data_type(&it))))
             .collect();
         parameters.sort_by_key(|(name, _)| (number(name), name.clone()));
         Ok(Parsed { plan, text: text.into(), parameters })

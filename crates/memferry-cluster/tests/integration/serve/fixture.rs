@@ -12,11 +12,10 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::prelude::SessionContext;
 use futures::TryStreamExt;
-use memferry_cluster::serve::{Access, Limits, Log, Server, ServerOptions, query_threads};
+use memferry_cluster::serve::{Access, Limits, Log, QueryThreads, Server, ServerOptions};
 use memferry_query::Tiers;
 use memferry_session::{Opened, SessionArguments, load_tables};
 use tempfile::TempDir;
-use tokio::runtime::{Handle, Runtime};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -45,24 +44,7 @@ pub(super) struct Fixture {
     pub(super) context: SessionContext,
     tiers: Arc<Tiers>,
     pub(super) directory: TempDir,
-    pub(super) threads: Threads,
-}
-
-/// The threads of queries. A test may not wait for them, as dropping a runtime does.
-pub(super) struct Threads(Option<Runtime>);
-
-impl Threads {
-    fn handle(&self) -> Handle {
-        self.0.as_ref().unwrap().handle().clone()
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        if let Some(threads) = self.0.take() {
-            threads.shutdown_background();
-        }
-    }
+    pub(super) threads: QueryThreads,
 }
 
 impl Fixture {
@@ -91,16 +73,16 @@ impl Fixture {
             log: Log::none(),
         };
         change(&mut options);
-        let threads = Threads(Some(query_threads().unwrap()));
+        let threads = QueryThreads::start().unwrap();
         let context = opened.context.clone();
         let tiers = opened.tiers.tiers.clone();
-        let server = Server::start(context.clone(), tiers.clone(), threads.handle(), options).await.unwrap();
+        let server = Server::start(&context, tiers.clone(), &threads, options).await.unwrap();
         Fixture { server, context, tiers, directory, threads }
     }
 
     /// Another server over the same tables.
     pub(super) async fn another(&self, options: ServerOptions) -> anyhow::Result<Server> {
-        Server::start(self.context.clone(), self.tiers.clone(), self.threads.handle(), options).await
+        Server::start(&self.context, self.tiers.clone(), &self.threads, options).await
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
