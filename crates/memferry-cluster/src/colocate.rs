@@ -27,7 +27,9 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::InterleaveExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, ExecutionPlan, ExecutionPlanProperties, Partitioning, ReplaceChildrenOptions,
+};
 
 use crate::scan::ShardScanExec;
 
@@ -52,7 +54,7 @@ impl PhysicalOptimizerRule for JoinInPlace {
 /// `is_relied_on`: whether an operator above relies on the partitions of `plan`.
 fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = match plan.downcast_ref::<HashJoinExec>().filter(|_| !is_relied_on).and_then(in_place) {
-        Some(sides) => return plan.with_new_children(sides),
+        Some(sides) => return with_children(&plan, sides),
         None => plan,
     };
     let divides_anew = plan.is::<RepartitionExec>()
@@ -78,7 +80,15 @@ fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn
         .enumerate()
         .map(|(index, child)| rewritten(Arc::clone(child), relies.get(index).copied().unwrap_or(true)))
         .collect::<Result<Vec<_>>>()?;
-    plan.with_new_children(children)
+    with_children(&plan, children)
+}
+
+fn with_children(
+    plan: &Arc<dyn ExecutionPlan>,
+    children: Vec<Arc<dyn ExecutionPlan>>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    Arc::clone(plan).replace_children(children, options)
 }
 
 /// The sides of a join without their exchanges.

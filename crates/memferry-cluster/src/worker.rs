@@ -111,8 +111,8 @@ impl ClusterWorker {
             async move {
                 let sources = state.sources()?;
                 let mut builder = context.builder;
-                let memferry =
-                    MemferryOptions { prefetch: state.options.prefetch, ..MemferryOptions::default() };
+                let mut memferry = MemferryOptions::default();
+                memferry.prefetch = state.options.prefetch;
                 let config = builder.config().get_or_insert_default();
                 *config = std::mem::take(config).with_option_extension(memferry);
                 config.set_extension(Arc::new(sources));
