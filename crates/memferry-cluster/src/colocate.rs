@@ -54,7 +54,7 @@ impl PhysicalOptimizerRule for JoinInPlace {
 /// `is_relied_on`: whether an operator above relies on the partitions of `plan`.
 fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = match plan.downcast_ref::<HashJoinExec>().filter(|_| !is_relied_on).and_then(in_place) {
-        Some(sides) => return with_children(&plan, sides),
+        Some((left, right)) => return with_children(&plan, vec![for_join(left)?, for_join(right)?]),
         None => plan,
     };
     let divides_anew = plan.is::<RepartitionExec>()
@@ -92,7 +92,7 @@ fn with_children(
 }
 
 /// The sides of a join without their exchanges.
-fn in_place(join: &HashJoinExec) -> Option<Vec<Arc<dyn ExecutionPlan>>> {
+fn in_place(join: &HashJoinExec) -> Option<(&Arc<dyn ExecutionPlan>, &Arc<dyn ExecutionPlan>)> {
     if join.mode != PartitionMode::Partitioned {
         return None;
     }
@@ -104,7 +104,16 @@ fn in_place(join: &HashJoinExec) -> Option<Vec<Arc<dyn ExecutionPlan>>> {
     let equal = left_key.bounds == right_key.bounds
         && left_key.data_type == right_key.data_type
         && left.output_partitioning().partition_count() == right.output_partitioning().partition_count();
-    (by_shards && equal).then(|| vec![Arc::clone(left), Arc::clone(right)])
+    (by_shards && equal).then_some((left, right))
+}
+
+/// A side whose scan declares that its partitions are divided by the joined column. Nothing above the join relies on it.
+fn for_join(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    if let (Some(scan), Some(key)) = (plan.downcast_ref::<ShardScanExec>(), shard_column(plan)) {
+        return Ok(Arc::new(scan.for_join(key.column)?));
+    }
+    let children = plan.children().into_iter().map(for_join).collect::<Result<_>>()?;
+    with_children(plan, children)
 }
 
 /// The input of an exchange by hash.

@@ -7,6 +7,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::reassign_expr_columns;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{
@@ -58,6 +59,8 @@ pub struct ShardRead {
 pub struct ShardScanExec {
     read: Arc<ShardRead>,
     partitions: Vec<Vec<usize>>,
+    /// The output column by which the partitions are declared as divided, for a join in place.
+    join_column: Option<usize>,
     /// Of all shards; unknown on workers, where nothing is planned.
     statistics: Option<Arc<Statistics>>,
     properties: Arc<PlanProperties>,
@@ -74,16 +77,40 @@ impl ShardScanExec {
         partitions: Vec<Vec<usize>>,
         statistics: Option<Arc<Statistics>>,
     ) -> Result<ShardScanExec> {
+        ShardScanExec::declared(read, partitions, None, statistics)
+    }
+
+    fn declared(
+        read: Arc<ShardRead>,
+        partitions: Vec<Vec<usize>>,
+        join_column: Option<usize>,
+        statistics: Option<Arc<Statistics>>,
+    ) -> Result<ShardScanExec> {
         let output = Arc::new(read.schema.project(&read.projection)?);
+        let partitioning = match join_column {
+            Some(index) => {
+                let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(output.field(index).name(), index));
+                Partitioning::Hash(vec![column], partitions.len())
+            }
+            None => Partitioning::UnknownPartitioning(partitions.len()),
+        };
         let properties = PlanProperties::new(
             EquivalenceProperties::new(output),
-            Partitioning::UnknownPartitioning(partitions.len()),
+            partitioning,
             EmissionType::Incremental,
             Boundedness::Bounded,
         )
         .with_scheduling_type(SchedulingType::Cooperative);
         let (properties, metrics) = (Arc::new(properties), ExecutionPlanMetricsSet::new());
-        Ok(ShardScanExec { read, partitions, statistics, properties, metrics })
+        Ok(ShardScanExec { read, partitions, join_column, statistics, properties, metrics })
+    }
+
+    /// This scan, with its partitions declared as divided by a hash of an output column, which is that of the shards.
+    ///
+    /// Only for a join with a table of the same map: the hash is not DataFusion's.
+    pub(crate) fn for_join(&self, column: usize) -> Result<ShardScanExec> {
+        let (read, partitions) = (Arc::clone(&self.read), self.partitions.clone());
+        ShardScanExec::declared(read, partitions, Some(column), self.statistics.clone())
     }
 
     /// The table and its columns.
@@ -101,7 +128,7 @@ impl ShardScanExec {
     /// # Errors
     /// As [`try_new`](ShardScanExec::try_new).
     pub fn of_shards(&self, partitions: Vec<Vec<usize>>) -> Result<ShardScanExec> {
-        ShardScanExec::try_new(Arc::clone(&self.read), partitions, self.statistics.clone())
+        ShardScanExec::declared(Arc::clone(&self.read), partitions, self.join_column, self.statistics.clone())
     }
 
     /// The statistics of a filter over the whole table, as DataFusion estimates them.

@@ -365,7 +365,7 @@ async fn wrong_queries_are_errors_of_the_query() {
         ("SELECT count(*) FROM nowhere", "nowhere"),
         ("SELECT o_orderkey / (o_orderkey - o_orderkey) FROM orders", "ivide by zero"),
         ("CREATE TABLE t (a INT)", "DDL"),
-        ("SELECT", "rojection"),
+        ("SELECT", "xpected"),
     ] {
         let error = cluster.query_whole(sql).await.unwrap_err();
         assert!(matches!(error, ClusterError::Query(_)), "{sql}: {error}");
