@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use memferry_session::SessionArguments;
+pub(super) use memferry_session::SessionArguments;
 
 use crate::error::usage;
 
@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     pub(super) file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) session: SessionArguments,
+    /// Loads the tables of --table into memory first, on the home node or where --place says.
+    #[arg(long)]
+    pub(super) load: bool,
     /// Shows the plan of each query with its metrics too.
     #[arg(long)]
     pub(super) explain: bool,

@@ -10,6 +10,7 @@
 //!    side_cache                         memory behind a cache in hardware
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
+//!    placement             whether columns should move to other nodes, by the reads that were measured
 //! ```
 //!
 //! ```
@@ -58,6 +59,7 @@ pub(crate) mod hardware;
 pub(crate) mod offload;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod pipeline;
+mod placement;
 #[cfg(feature = "internals")]
 pub(crate) mod side_cache;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
@@ -66,3 +68,7 @@ pub(crate) mod traffic;
 pub use advise::{Advice, Alternative, Plan};
 pub use error::ModelError;
 pub use pipeline::{Column, Fetch, Stage};
+pub use placement::{
+    ColumnMove, HomeRead, PlacedColumn, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory,
+    ReadWindow,
+};
