@@ -42,6 +42,8 @@ const CLIENTS: &[&str] = &[
     "--package",
     "memferry-offload-preload",
     "--package",
+    "memferry-place-preload",
+    "--package",
     "memferry-c",
 ];
 const CLUSTER: &[&str] = &["--package", "memferry-cluster"];

@@ -9,14 +9,11 @@ use crate::error::usage;
 use crate::options::{TierOptions, partitions, scale};
 
 /// Tables, near memory, and where queries run.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct SessionArguments {
     /// Registers Parquet or Arrow files as the table NAME: a file, a directory, a glob or a URL; may be repeated.
     #[arg(long = "table", value_name = "NAME=LOCATION", value_parser = table)]
     pub tables: Vec<NamedLocation>,
-    /// Loads the tables of --table into memory first, on the home node or where --place says.
-    #[arg(long)]
-    pub load: bool,
     /// Nodes of the table NAME when it is in memory, such as 'trips=COLUMN fare NUMA NODE (8)'; may be repeated.
     #[arg(long = "place", value_name = "NAME=PLACEMENT", value_parser = place)]
     pub places: Vec<NamedPlacement>,
@@ -45,6 +42,11 @@ pub struct SessionArguments {
 }
 
 impl SessionArguments {
+    /// Whether no option makes a table.
+    pub fn has_no_table(&self) -> bool {
+        self.tables.is_empty() && self.tpch.is_none()
+    }
+
     /// Checks options that do not go together.
     ///
     /// # Errors

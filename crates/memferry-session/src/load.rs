@@ -14,11 +14,11 @@ use crate::error::usage;
 use crate::open::Opened;
 use crate::query::{explain_error, query_error};
 
-/// Brings the tables of files into memory if `--load` says so, and moves rows to the nodes that `--place` names.
+/// Brings the tables of files into memory if `is_loaded` (`--load`), and moves rows to the nodes that `--place` names.
 ///
 /// # Errors
 /// A usage error if `--place` names a table that is not in memory; a table that cannot be loaded or placed.
-pub async fn load_tables(arguments: &SessionArguments, opened: &Opened) -> Result<()> {
+pub async fn load_tables(arguments: &SessionArguments, is_loaded: bool, opened: &Opened) -> Result<()> {
     for NamedPlacement { name, placement } in &arguments.places {
         if opened.generated.contains(name) {
             let provider = opened.context.table_provider(name.as_str()).await.map_err(explain_error)?;
@@ -28,11 +28,11 @@ pub async fn load_tables(arguments: &SessionArguments, opened: &Opened) -> Resul
             return Err(usage(format!(
                 "--place names the table {name}, which neither --table nor --tpch makes"
             )));
-        } else if !arguments.load {
+        } else if !is_loaded {
             return Err(usage(format!("--place {name} is about rows in memory; add --load")));
         }
     }
-    if !arguments.load {
+    if !is_loaded {
         return Ok(());
     }
     for table in &arguments.tables {

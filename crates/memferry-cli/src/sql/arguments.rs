@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use memferry_session::SessionArguments;
+pub(super) use memferry_session::SessionArguments;
 
 use crate::error::usage;
 
@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     pub(super) cluster: Option<String>,
     #[command(flatten)]
     pub(super) session: SessionArguments,
+    /// Loads the tables of --table into memory first, on the home node or where --place says.
+    #[arg(long)]
+    pub(super) load: bool,
     /// Shows the plan of each query with its metrics too.
     #[arg(long)]
     pub(super) explain: bool,

@@ -23,7 +23,7 @@ use super::placement::{self, KeptPlacement, MoveInBackground};
 use super::print::{self, Object};
 use super::runner::Runner;
 use super::scanner::{Input, Located, Scanner, inputs};
-use super::statement::{self, LoadTable, PlaceTable, Statement};
+use super::statement::{self, LoadTable, Moving, PlaceTable, Statement};
 use super::summary::Summary;
 use super::target::Target;
 use crate::error::{self, usage};
@@ -95,14 +95,14 @@ impl<'a> Session<'a> {
             if given.tables.iter().any(|it| it.name == *name) {
                 session.keep_placement(&table, Some(placement))?;
             } else if generated.contains(name) {
-                session.place(&PlaceTable { table, placement, in_background: false }, out)?;
+                session.place(&PlaceTable { table, placement, how: Moving::default() }, out)?;
             } else {
                 return Err(usage(format!(
                     "--place names the table {name}, which neither --table nor --tpch makes"
                 )));
             }
         }
-        if given.load {
+        if arguments.load {
             for table in &given.tables {
                 let table = TableReference::bare(table.name.as_str());
                 let packed = PackedColumns::None;
@@ -226,13 +226,34 @@ impl<'a> Session<'a> {
         match statement::parse(text, dialect.as_ref())? {
             Statement::Load(load) => self.load(&load, out),
             Statement::Place(place) => self.place(&place, out),
-            Statement::ShowPlacement(table) => {
-                let (before, started) = (CarriedBytes::by(Some(&self.tiers)), Instant::now());
-                let planned = self.show_placement(&table)?;
-                self.answer(text, &planned, &before, started, out)
+            Statement::ShowPlacement(table) => self.show(text, out, |session| session.show_placement(&table)),
+            Statement::ShowReads(table) => self.show(text, out, |session| session.show_reads(&table)),
+            Statement::Advise(advise) => {
+                let mut advised = None;
+                self.show(text, out, |session| {
+                    let (planned, advice) = session.advise(&advise.table)?;
+                    advised = Some(advice);
+                    Ok(planned)
+                })?;
+                match (advised, advise.moving) {
+                    (Some(advised), Some(how)) => self.follow(&advise.table, advised, how, out),
+                    _ => Ok(()),
+                }
             }
             Statement::Sql(sql) => self.sql(text, *sql, out),
         }
+    }
+
+    /// Answers with rows that are there without a query.
+    fn show(
+        &mut self,
+        text: &str,
+        out: &mut dyn Write,
+        rows: impl FnOnce(&mut Self) -> Result<Planned>,
+    ) -> Result<()> {
+        let (before, started) = (CarriedBytes::by(Some(&self.tiers)), Instant::now());
+        let planned = rows(self)?;
+        self.answer(text, &planned, &before, started, out)
     }
 
     fn sql(&mut self, text: &str, mut sql: SqlStatement, out: &mut dyn Write) -> Result<()> {

@@ -67,6 +67,9 @@ pub struct Arguments {
     /// Logs the text of statements; it may hold personal data.
     #[arg(long)]
     log_statements: bool,
+    /// Loads the tables of --table into memory first, on the home node or where --place says.
+    #[arg(long)]
+    pub(super) load: bool,
     /// The tables.
     #[command(flatten)]
     pub(super) session: SessionArguments,

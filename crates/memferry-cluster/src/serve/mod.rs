@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let mut interrupt = signal(SignalKind::interrupt()).context(failed)?;
         let preparing = async {
             Opened::register(opened.context.clone(), given.tables.clone()).await?;
-            load_tables(given, &opened).await
+            load_tables(given, arguments.load, &opened).await
         };
         let mut asked = async || {
             tokio::select! {

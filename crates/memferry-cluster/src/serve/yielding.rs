@@ -53,7 +53,7 @@ impl PhysicalOptimizerRule for YieldingJoins {
                 .into_iter()
                 .map(|input| Arc::new(YieldExec { input: Arc::clone(input) }) as Arc<dyn ExecutionPlan>);
             let inputs = inputs.collect();
-            Ok(Transformed::yes(node.with_new_children(inputs)?))
+            Ok(Transformed::yes(replace_children_if_necessary(node, inputs)?))
         });
         wrapped.map(|wrapped| wrapped.data)
     }

@@ -7,9 +7,10 @@
 //!               │
 //!    offload   pipeline   clients       a copy; a query with columns brought near; closed-loop scans
 //!    cores     copiers                  copies and reads by cores; copiers that work at the same time
-//!    side_cache                         memory behind a cache in hardware
+//!    side_cache           tasks         memory behind a cache in hardware; scans as tasks in queues of domains
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
+//!    placement             whether columns should move to other nodes, by the reads that were measured
 //! ```
 //!
 //! ```
@@ -58,11 +59,18 @@ pub(crate) mod hardware;
 pub(crate) mod offload;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod pipeline;
+mod placement;
 #[cfg(feature = "internals")]
 pub(crate) mod side_cache;
+#[cfg(feature = "internals")]
+pub(crate) mod tasks;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod traffic;
 
 pub use advise::{Advice, Alternative, Plan};
 pub use error::ModelError;
 pub use pipeline::{Column, Fetch, Stage};
+pub use placement::{
+    ColumnMove, HomeRead, PlacedColumn, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory,
+    ReadWindow,
+};

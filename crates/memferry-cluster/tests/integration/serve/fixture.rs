@@ -62,7 +62,7 @@ impl Fixture {
         let given = Given::parse_from(given).session;
         let opened = memferry_session::open(&given, || Box::new(())).unwrap();
         Opened::register(opened.context.clone(), given.tables.clone()).await.unwrap();
-        load_tables(&given, &opened).await.unwrap();
+        load_tables(&given, false, &opened).await.unwrap();
         let mut options = ServerOptions {
             listen: "127.0.0.1:0".parse().unwrap(),
             http: Some("127.0.0.1:0".parse().unwrap()),
