@@ -27,6 +27,7 @@ const DEFAULT_MEMBERS: &[&str] = &[
     "memferry-query",
     "memferry-bench",
     "memferry-bench-query",
+    "memferry-session",
     "memferry-cli",
 ];
 const CLIENTS: &[&str] = &[
@@ -45,6 +46,7 @@ const CLIENTS: &[&str] = &[
     "--package",
     "memferry-c",
 ];
+const CLUSTER: &[&str] = &["--package", "memferry-cluster"];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];
 
 /// Steps that run one at a time and first. The commands of the README come early, because later steps use their builds.
@@ -54,6 +56,7 @@ const ALONE: &[Step] = &[
     ("demo, small", demo),
     ("examples", examples),
     ("emulated devices with real clients, the C library", || tests(CLIENTS).run()),
+    ("memferry serve with other clients", || tests(CLUSTER).run()),
     ("the C library, installed", c_library::try_installed),
     ("the Python package, installed", python::try_installed),
     ("the Debian package and the archive, installed", dist::trial::run),
@@ -102,7 +105,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     }
     eprintln!("\n== waiting for the chores in the background");
     background.iter().for_each(|chore| report.add_background(chore));
-    report.run(&[("skipped tests are listed", || skips::check(&[README, CLIENTS, CHORES]))]);
+    report.run(&[("skipped tests are listed", || skips::check(&[README, CLIENTS, CLUSTER, CHORES]))]);
     report.finish()
 }
 

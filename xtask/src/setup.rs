@@ -34,6 +34,8 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ("redis-server", "redis-server", "tests and the benchmark of `memferry offload`"),
     ("redis-benchmark", "redis-tools", "tests and the benchmark of `memferry offload`"),
     ("tclsh", "tcl", "the test suite of redis"),
+    ("javac", "default-jdk-headless", "a client of `memferry serve`"),
+    ("mvn", "maven", "fetching the JDBC driver of a client of `memferry serve`"),
 ];
 
 /// The version that the fuzz targets were last tried with.
@@ -46,7 +48,7 @@ const TOOLS: &[(&str, &str)] = &[("cargo-warloc", "0.1.1"), ("cargo-public-api",
 /// Python packages of other engines, for `memferry bench --peers PYTHON`.
 const PEERS: &[&str] = &["datafusion==55.0.0", "duckdb==2.0.0", "polars==2.1.0", "pyarrow==26.0.1"];
 
-/// Python packages that build the Python package, and that its tests exchange tables with.
+/// Python packages that build the Python package, that its tests exchange tables with, and a client of `memferry serve`.
 const PYTHON: &[&str] = &[
     "maturin==1.16.0",
     "pytest==9.2.0",
@@ -55,12 +57,14 @@ const PYTHON: &[&str] = &[
     "datafusion==55.0.0",
     "polars==2.1.0",
     "pyarrow==26.0.1",
+    "adbc-driver-flightsql==1.13.0",
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {
     packages()?;
     tests_of_python()?;
     redis::fetch()?;
+    jdbc_driver()?;
     environment("peers", PEERS, "`memferry bench --peers ~/.cache/memferry/peers/bin/python`")?;
     environment("python", PYTHON, "building and testing the Python package")?;
     if !nightly().arg("--version").output().is_ok_and(|output| output.status.success()) {
@@ -92,6 +96,26 @@ fn tests_of_python() -> Result<(), Failure> {
         program(PYTHON).args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).output()?;
     eprintln!("CPython's tests are missing (for tests of `memferry offload`)");
     install(&[&format!("libpython{}-testsuite", version.trim())])
+}
+
+/// Fetches the JDBC driver of Arrow Flight SQL into the cache directory, unless it is there.
+fn jdbc_driver() -> Result<(), Failure> {
+    /// The version that the client was last tried with.
+    const VERSION: &str = "18.3.0";
+    const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy";
+    let directory = shell::cache("jdbc")?;
+    let (driver, version) = (directory.join("flight-sql-jdbc-driver.jar"), directory.join("version"));
+    if driver.is_file() && fs::read_to_string(&version).is_ok_and(|kept| kept == VERSION) {
+        return Ok(());
+    }
+    eprintln!("the JDBC driver of Arrow Flight SQL is missing, for a client of `memferry serve`");
+    program("mvn")
+        .args(["-q", COPY, "-Dmdep.stripVersion=true"])
+        .args([format!("-Dartifact=org.apache.arrow:flight-sql-jdbc-driver:{VERSION}")])
+        .args([format!("-DoutputDirectory={}", directory.display())])
+        .run()?;
+    let failed = |error| Failure(format!("cannot write {}: {error}", version.display()));
+    fs::write(&version, VERSION).map_err(failed)
 }
 
 /// Makes a Python environment in the cache directory.

@@ -1,7 +1,8 @@
 //! Errors as one sentence, and their exit statuses.
 
-use std::fmt;
 use std::io;
+
+pub(crate) use memferry_session::error::{is_usage, one_line, sentence, usage};
 
 /// Exit status of a usage error: a wrong option, value, or name in the SQL. The same as clap's.
 pub(crate) const STATUS_USAGE: u8 = 2;
@@ -11,23 +12,6 @@ pub(crate) const STATUS_FAILURE: u8 = 1;
 pub(crate) const STATUS_WARNINGS: u8 = 3;
 /// Exit status of `doctor` with an error.
 pub(crate) const STATUS_ERRORS: u8 = 4;
-
-/// A usage error.
-#[derive(Debug)]
-struct Usage(String);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
-/// An error that ends the program with [`STATUS_USAGE`].
-pub(crate) fn usage(sentence: impl fmt::Display) -> anyhow::Error {
-    anyhow::Error::new(Usage(sentence.to_string()))
-}
 
 /// The error of a statement in a file. It is a failure also if the statement is wrong: the command line is right.
 pub(crate) fn at(file: &str, line: usize, error: &anyhow::Error) -> anyhow::Error {
@@ -43,7 +27,7 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     }
     match error.downcast_ref::<memferry_emulate::Error>() {
         Some(error) => error.exit_code(),
-        None if error.is::<Usage>() => STATUS_USAGE,
+        None if is_usage(error) => STATUS_USAGE,
         None => STATUS_FAILURE,
     }
 }
@@ -54,23 +38,6 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// The error and its causes on one line. A cause that the text already contains is not repeated.
-pub(crate) fn sentence(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(|cause| one_line(&cause.to_string())) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
-}
-
-pub(crate) fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -91,13 +58,5 @@ mod tests {
         assert!(is_closed_pipe(&closed().context("cannot write the output")));
         let full: Result<(), _> = Err(io::Error::from(io::ErrorKind::StorageFull));
         assert!(!is_closed_pipe(&full.context("cannot write the output").unwrap_err()));
-    }
-
-    #[test]
-    fn sentences_have_one_line() {
-        let error = anyhow::anyhow!("line one\n  line two").context("above");
-        assert_eq!(sentence(&error), "above: line one line two");
-        let repeated = anyhow::anyhow!("no room").context("cannot write a.csv: no room; use another disk");
-        assert_eq!(sentence(&repeated), "cannot write a.csv: no room; use another disk");
     }
 }

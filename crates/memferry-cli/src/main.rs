@@ -7,6 +7,7 @@ mod advise;
 mod bench;
 mod calibrate;
 mod canvas;
+mod cluster;
 mod completions;
 mod configure;
 mod demo;
@@ -17,7 +18,6 @@ mod error;
 mod machine;
 mod man;
 mod offload;
-mod options;
 mod output;
 mod place;
 mod progress;
@@ -36,6 +36,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use memferry_bench::harness::{CountingAllocator, keep_freed_memory};
 use memferry_query::load;
+use memferry_session::options;
 
 /// `bench cache` counts the allocations of a hit.
 #[global_allocator]
@@ -60,6 +61,8 @@ enum Command {
     Configure(configure::Arguments),
     Doctor(doctor::Arguments),
     Sql(sql::Arguments),
+    Serve(cluster::Serve),
+    Worker(cluster::Worker),
     Sim(sim::Arguments),
     Advise(advise::Arguments),
     Calibrate(calibrate::Arguments),
@@ -107,6 +110,8 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<u8> {
         Command::Topology(arguments) => topology::run(arguments, out),
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
+        Command::Serve(arguments) => cluster::serve(arguments),
+        Command::Worker(arguments) => cluster::worker(arguments),
         Command::Sim(arguments) => sim::run(arguments, out),
         Command::Advise(arguments) => advise::run(arguments, out),
         Command::Calibrate(arguments) => calibrate::run(arguments, out),

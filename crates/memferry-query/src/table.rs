@@ -14,7 +14,9 @@ use datafusion::datasource::TableType;
 use datafusion::error::Result;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionConfig;
 use futures::{StreamExt, TryStreamExt, stream};
 use memferry::model::ReadHistory;
 use memferry::topology::NodeId;
@@ -92,6 +94,24 @@ impl TieredTable {
     /// The rows, where they are now.
     pub fn data(&self) -> Arc<TableData> {
         Arc::clone(&self.columns().data)
+    }
+
+    /// A scan of a filter that was planned elsewhere, such as on another machine: as the table provider's, without waiting.
+    ///
+    /// `projection` are columns of the table in output order, `predicate` is over the table's schema.
+    ///
+    /// # Errors
+    /// If a column or the predicate does not fit the table.
+    pub fn scan_planned(
+        &self,
+        config: &SessionConfig,
+        projection: Vec<usize>,
+        predicate: Option<Arc<dyn PhysicalExpr>>,
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let settings =
+            ScanSettings { options: MemferryOptions::of(config.options()), batch_rows: config.batch_size() };
+        Ok(Arc::new(TieredScanExec::try_new(self.columns(), projection, predicate, limit, settings)?))
     }
 
     /// What the model needs for advice: the places of the columns, and the bytes that scans read there in windows of about ten
@@ -300,12 +320,7 @@ impl TableProvider for TieredTable {
             .map(|filter| state.create_physical_expr(filter, &DFSchema::try_from(Arc::clone(&schema))?))
             .transpose()?;
         let projection = projection.cloned().unwrap_or_else(|| (0..schema.fields().len()).collect());
-        let settings = ScanSettings {
-            options: MemferryOptions::of(state.config_options()),
-            batch_rows: state.config().batch_size(),
-        };
-        let scan = TieredScanExec::try_new(self.columns(), projection, predicate, limit, settings)?;
-        Ok(Arc::new(scan))
+        self.scan_planned(state.config(), projection, predicate, limit)
     }
 }
 

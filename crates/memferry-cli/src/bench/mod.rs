@@ -3,6 +3,7 @@
 mod bindings;
 mod cache;
 mod cases;
+mod cluster;
 mod cold;
 mod domains;
 mod dsa;
@@ -15,6 +16,7 @@ mod papers;
 mod peers;
 mod processes;
 mod query;
+mod serve;
 mod sncdb;
 mod soak;
 mod workload;
@@ -62,6 +64,8 @@ enum Bench {
     Offload(offload::Arguments),
     Processes(processes::Arguments),
     Query(query::Arguments),
+    Serve(serve::Arguments),
+    Cluster(cluster::Arguments),
     Sncdb(sncdb::Arguments),
     Soak(soak::Arguments),
     Workload(workload::Arguments),
@@ -84,6 +88,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Offload(arguments) => offload::run(arguments, out),
         Bench::Processes(arguments) => processes::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
+        Bench::Serve(arguments) => serve::run(arguments, out),
+        Bench::Cluster(arguments) => cluster::run(arguments, out),
         Bench::Sncdb(arguments) => sncdb::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
         Bench::Workload(arguments) => workload::run(arguments, out),

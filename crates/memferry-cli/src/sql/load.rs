@@ -11,9 +11,10 @@ use datafusion::common::runtime::SpawnedTask;
 use futures::FutureExt;
 use memferry_bench_query::{QueryError, layout};
 use memferry_query::load::{LoadingTable, Progress};
-use memferry_query::{Layout, LoadError, TableData, TableError, TieredTable};
+use memferry_query::{Layout, LoadError, TableData, TieredTable};
+use memferry_session::explain_load;
 
-use super::placement::{self, nodes_of};
+use super::placement::nodes_of;
 use super::runner::explain_end;
 use super::session::Session;
 use super::statement::LoadTable;
@@ -51,7 +52,8 @@ impl Session<'_> {
         let columns: Option<Vec<&str>> =
             load.columns.as_ref().map(|columns| columns.iter().map(String::as_str).collect());
         let tiers = Arc::clone(&self.tiers.tiers);
-        let table = LoadingTable::try_new(Arc::clone(&source), columns.as_deref(), tiers).map_err(explain)?;
+        let table =
+            LoadingTable::try_new(Arc::clone(&source), columns.as_deref(), tiers).map_err(explain_load)?;
         let table = Arc::new(table);
         let bar = (!load.in_background).then(|| Arc::new(Bar::new("loading")));
         let progress: Arc<dyn Progress + Send> = match &bar {
@@ -76,7 +78,7 @@ impl Session<'_> {
         let data = self.runner.join(loading.task);
         // Tasks that were cancelled may hold it for a moment, when the prompt is there again.
         bar.clear();
-        self.loaded(&loading.name, loading.source, data?.map_err(explain)?, started, out)
+        self.loaded(&loading.name, loading.source, data?.map_err(explain_load)?, started, out)
     }
 
     /// Replaces the tables whose loads have ended: by those in memory, or by their files if the load has failed.
@@ -94,7 +96,7 @@ impl Session<'_> {
             if !registered.is_some_and(|registered| Arc::ptr_eq(&registered, &table)) {
                 continue;
             }
-            match ended.map_err(explain_end).and_then(|loaded| loaded.map_err(explain)) {
+            match ended.map_err(explain_end).and_then(|loaded| loaded.map_err(explain_load)) {
                 Ok(data) => self.loaded(&name, source, data, started, out)?,
                 Err(error) => {
                     self.replace(&name, before)?;
@@ -166,16 +168,5 @@ impl Session<'_> {
             return Err(usage(format!("table {name} was made in memory; it need not be loaded")));
         }
         Ok(Arc::clone(provider))
-    }
-}
-
-fn explain(error: LoadError) -> anyhow::Error {
-    match error {
-        LoadError::Plan(error) => explain_error(error),
-        LoadError::Table(TableError::Placement(error)) => placement::explain(error),
-        LoadError::Table(error @ (TableError::NoColumnToPack { .. } | TableError::NotPackable { .. })) => {
-            usage(error)
-        }
-        error => error.into(),
     }
 }

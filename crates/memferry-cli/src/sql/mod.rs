@@ -15,7 +15,6 @@ mod answer;
 mod arguments;
 mod catalog;
 mod commands;
-mod cooperative;
 mod copy;
 mod load;
 mod placement;
@@ -25,7 +24,6 @@ mod scanner;
 mod session;
 mod shell;
 mod statement;
-mod stores;
 mod summary;
 mod target;
 
@@ -43,6 +41,9 @@ pub(crate) use self::arguments::Arguments;
 pub(crate) use self::runner::panics_become_errors;
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    if let Some(options) = arguments.of_cluster()? {
+        return crate::cluster::sql(&options);
+    }
     arguments.check()?;
     check_statements(arguments)?;
     let given = arguments.statements.is_some() || arguments.file.is_some();

@@ -14,9 +14,9 @@ use datafusion::sql::parser::Statement as SqlStatement;
 use datafusion::sql::planner::object_name_to_table_reference;
 use datafusion::sql::sqlparser::ast::Value;
 use futures::FutureExt;
-use memferry::memory::MemoryError;
 use memferry_query::load::{LoadingTable, Progress};
 use memferry_query::{ColumnPlace, PlacementError, TableData, TablePlacement, TieredTable};
+use memferry_session::explain_placement;
 
 use super::answer::Planned;
 use super::runner::explain_end;
@@ -72,7 +72,7 @@ impl Session<'_> {
         let moved = self.runner.join(moving.task);
         // A move that was cancelled may hold it for a moment, when the prompt is there again.
         bar.clear();
-        self.moved(name, moved?.map_err(explain)?, started, out)
+        self.moved(name, moved?.map_err(explain_placement)?, started, out)
     }
 
     /// Reports the moves in the background that have ended.
@@ -84,7 +84,7 @@ impl Session<'_> {
                 continue;
             };
             let MoveInBackground { name, started, .. } = one;
-            match ended.map_err(explain_end).and_then(|moved| moved.map_err(explain)) {
+            match ended.map_err(explain_end).and_then(|moved| moved.map_err(explain_placement)) {
                 Ok(bytes) => self.moved(&name, bytes, started, out)?,
                 Err(error) => {
                     let error = error.context(format!("table {name} was not moved, and is as it was before"));
@@ -219,21 +219,6 @@ fn ranges(rows: &[Range<usize>]) -> String {
     let more = rows.len().saturating_sub(RANGES_MAX);
     let more = (more > 0).then(|| format!("{more} more"));
     first.chain(more).collect::<Vec<_>>().join(", ")
-}
-
-/// Errors in the statement are usage errors; a node without room is not.
-pub(super) fn explain(error: PlacementError) -> anyhow::Error {
-    match error {
-        PlacementError::Full { .. }
-        | PlacementError::Copy(_)
-        | PlacementError::BeingMoved { .. }
-        | PlacementError::UnknownBandwidth { .. } => error.into(),
-        PlacementError::Memory(
-            MemoryError::Topology(_) | MemoryError::NodeWithoutMemory { .. } | MemoryError::NotAllowed { .. },
-        ) => usage(error),
-        PlacementError::Memory(_) => error.into(),
-        _ => usage(error),
-    }
 }
 
 #[cfg(test)]

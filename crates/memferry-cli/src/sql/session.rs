@@ -3,36 +3,33 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use datafusion::common::TableReference;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as SqlStatement;
-use memferry_bench_query::{CarriedBytes, QueryTiers, tiered_session};
-use memferry_query::files::{self, FileReport};
-use memferry_query::schedule::{Binding, Domains};
-use memferry_query::{MemferryOptions, PackedColumns, Prefetch, QueryDomains, ScanReport, SessionOptions};
+use memferry_bench_query::{CarriedBytes, QueryTiers};
+use memferry_query::files::FileReport;
+use memferry_query::{MemferryOptions, PackedColumns, Prefetch, ScanReport};
+use memferry_session::{NamedPlacement, Opened, stores};
 
 use super::answer::{Answer, Discarded, Planned, Printed};
-use super::arguments::{Arguments, Format, NamedPlacement};
+use super::arguments::{Arguments, Format};
 use super::catalog;
 use super::commands::{self, COMMANDS, Command};
-use super::cooperative;
 use super::load::{Loaded, Loading};
 use super::placement::{self, KeptPlacement, MoveInBackground};
 use super::print::{self, Object};
 use super::runner::Runner;
 use super::scanner::{Input, Located, Scanner, inputs};
 use super::statement::{self, LoadTable, Moving, PlaceTable, Statement};
-use super::stores;
 use super::summary::Summary;
 use super::target::Target;
 use crate::error::{self, usage};
-use crate::options::session_options;
 use crate::output::{self, Align, Table, count};
-use crate::query::{self, explain_error, query_error};
+use crate::progress::Bar;
+use crate::query::explain_error;
 
 /// Whether the session goes on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,20 +63,6 @@ pub(super) struct Session<'a> {
     includes: usize,
 }
 
-/// The domains of this machine, each node divided into so many; none of a machine that is only described, and none where
-/// they are not known and not asked for.
-fn domains(tiers: &QueryTiers, arguments: &Arguments) -> Result<Option<Arc<QueryDomains>>> {
-    let machine = tiers.machine();
-    if !machine.is_this_machine() {
-        return Ok(None);
-    }
-    let domains = match Domains::of(machine) {
-        Err(_) if arguments.session.binding == Binding::None => return Ok(None),
-        domains => domains.and_then(|domains| domains.split(arguments.session.domains_per_node)),
-    };
-    Ok(Some(QueryDomains::new(domains.map_err(usage)?)))
-}
-
 impl<'a> Session<'a> {
     /// Opens a session and makes the tables of the command line.
     pub(super) fn open(
@@ -87,40 +70,16 @@ impl<'a> Session<'a> {
         mut runner: Runner,
         out: &mut dyn Write,
     ) -> Result<Session<'a>> {
-        let tiers = arguments.session.tiers.open(arguments.session.binding != Binding::None)?;
-        let options = SessionOptions {
-            prefetch: arguments.session.prefetch,
-            tiers: Some(Arc::clone(&tiers.tiers)),
-            domains: domains(&tiers, arguments)?,
-            binding: arguments.session.binding,
-            stealing: arguments.session.stealing,
-            ..session_options(arguments.session.partitions)
-        };
-        let generated = match arguments.session.tpch {
-            Some(scale) => query::tpch(scale, &tiers, options.partitions)?,
-            None => Vec::new(),
-        };
-        let context = tiered_session(&generated, &tiers.tiers, &options).map_err(query_error)?;
-        let context = cooperative::session(&context);
-        if let Some(table) =
-            arguments.session.tables.iter().find(|it| generated.iter().any(|(name, _)| *name == it.name))
-        {
-            return Err(usage(format!(
-                "two tables are called {}; give --table another name than those of TPC-H",
-                table.name
-            )));
-        }
-        for table in &arguments.session.tables {
-            stores::reach(&context, &table.location)?;
-            let (context, table) = (context.clone(), table.clone());
-            runner.run(async move { files::register(&context, &table.name, &table.location).await })??;
-        }
+        let given = &arguments.session;
+        let Opened { context, tiers, partitions, generated } =
+            memferry_session::open(given, || Box::new(Bar::new("generating TPC-H")))?;
+        runner.run(Opened::register(context.clone(), given.tables.clone()))??;
         let mut session = Session {
             arguments,
             runner,
             context,
             tiers,
-            partitions: options.partitions,
+            partitions,
             loaded: Vec::new(),
             loading: Vec::new(),
             moving: Vec::new(),
@@ -131,11 +90,11 @@ impl<'a> Session<'a> {
             width: None,
             includes: 0,
         };
-        for NamedPlacement { name, placement } in &arguments.session.places {
+        for NamedPlacement { name, placement } in &given.places {
             let (table, placement) = (TableReference::bare(name.as_str()), placement.clone());
-            if arguments.session.tables.iter().any(|it| it.name == *name) {
+            if given.tables.iter().any(|it| it.name == *name) {
                 session.keep_placement(&table, Some(placement))?;
-            } else if generated.iter().any(|(it, _)| it == name) {
+            } else if generated.contains(name) {
                 session.place(&PlaceTable { table, placement, how: Moving::default() }, out)?;
             } else {
                 return Err(usage(format!(
@@ -144,7 +103,7 @@ impl<'a> Session<'a> {
             }
         }
         if arguments.load {
-            for table in &arguments.session.tables {
+            for table in &given.tables {
                 let table = TableReference::bare(table.name.as_str());
                 let packed = PackedColumns::None;
                 let load = LoadTable { table, columns: None, packed, placement: None, in_background: false };

@@ -4,9 +4,7 @@
 use anyhow::Result;
 use datafusion::common::TableReference;
 use datafusion::common::config::ConfigExtension;
-use datafusion::datasource::{MemTable, source_as_provider};
 use datafusion::error::DataFusionError;
-use datafusion::logical_expr::{LogicalPlan, Statement as PlanStatement, WriteOp};
 use datafusion::sql::parser::{DFParser, Statement as SqlStatement};
 use datafusion::sql::planner::object_name_to_table_reference;
 use datafusion::sql::sqlparser::ast::{Ident, Statement as AstStatement};
@@ -17,6 +15,8 @@ use memferry_query::{MemferryOptions, PackedColumns, PlacementError, TablePlacem
 
 use crate::error::usage;
 use crate::query::explain_error;
+
+pub(super) use memferry_session::statement::{check, has_rows};
 
 /// A parsed statement.
 #[derive(Debug)]
@@ -250,32 +250,6 @@ fn column_names(parser: &mut Parser<'_>) -> Result<Vec<String>> {
 /// The name of a column: lower case unless quoted.
 fn column_name(column: Ident) -> String {
     if column.quote_style.is_some() { column.value } else { column.value.to_ascii_lowercase() }
-}
-
-/// Refuses what would not work as its writer expects.
-pub(super) fn check(plan: &LogicalPlan) -> Result<()> {
-    let LogicalPlan::Dml(write) = plan else { return Ok(()) };
-    let in_memory =
-        source_as_provider(&write.target).is_ok_and(|provider| provider.downcast_ref::<MemTable>().is_some());
-    if in_memory || write.op == WriteOp::Ctas {
-        return Ok(());
-    }
-    let verb = write.op.name().to_uppercase();
-    let verb = verb.split_whitespace().next().unwrap_or_default();
-    Err(usage(format!(
-        "{verb} works on tables made by CREATE TABLE only, and {} is not; write a file with COPY (SELECT ...) TO \
-         'FILE.parquet', and register that",
-        write.table_name
-    )))
-}
-
-/// Whether a statement answers with rows.
-pub(super) fn has_rows(plan: &LogicalPlan) -> bool {
-    match plan {
-        LogicalPlan::Ddl(_) => false,
-        LogicalPlan::Statement(statement) => matches!(statement, PlanStatement::Execute(_)),
-        _ => true,
-    }
 }
 
 #[cfg(test)]

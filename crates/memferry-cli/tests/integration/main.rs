@@ -9,6 +9,7 @@ mod bench_qdp;
 mod bench_sncdb;
 mod calibrate;
 mod cli;
+mod cluster;
 mod configure;
 mod doctor;
 mod emulate;

@@ -15,7 +15,7 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::prelude::SessionContext;
 
 /// A session with the tables and settings of `context`, whose joins yield.
-pub(super) fn session(context: &SessionContext) -> SessionContext {
+pub(crate) fn session(context: &SessionContext) -> SessionContext {
     let state = SessionStateBuilder::new_from_existing(context.state());
     SessionContext::new_with_state(state.with_physical_optimizer_rule(Arc::new(CooperativeJoins)).build())
 }

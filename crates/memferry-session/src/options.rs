@@ -9,11 +9,11 @@ use memferry_bench_query::{Dsa, QueryError, QueryTiers};
 use memferry_query::{SessionOptions, Tiers, TiersError};
 
 use crate::error::usage;
-use crate::topology;
+use crate::machine;
 
 /// The placement of tables, the target of copies, and the DSA that copies.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct TierOptions {
+pub struct TierOptions {
     /// Node of the tables [default: the first node with CPUs].
     #[arg(long, value_name = "NODE", value_parser = node)]
     home: Option<NodeId>,
@@ -40,7 +40,7 @@ pub(crate) struct TierOptions {
 
 /// The DSA that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum DsaChoice {
+pub enum DsaChoice {
     /// An emulated device in this process: exact, but slow.
     Emulated,
     /// The devices of this machine, through all usable work queues.
@@ -51,7 +51,7 @@ pub(crate) enum DsaChoice {
 
 impl TierOptions {
     /// Opens them; with near memory for each domain if queries are to run on domains.
-    pub(crate) fn open(&self, is_near_of_domains: bool) -> Result<QueryTiers> {
+    pub fn open(&self, is_near_of_domains: bool) -> Result<QueryTiers> {
         let dsa = match (self.dsa, self.seed) {
             (DsaChoice::Emulated, seed) => Dsa::Emulated { seed },
             (DsaChoice::System, None) => Dsa::System,
@@ -60,7 +60,7 @@ impl TierOptions {
                 return Err(usage("--seed needs the emulated DSA; add --dsa emulated, or leave --seed out"));
             }
         };
-        let machine = topology::open_calibrated(self.machine.as_deref(), self.calibration.as_deref())?;
+        let machine = machine::open_calibrated(self.machine.as_deref(), self.calibration.as_deref())?;
         let mut tiers = Tiers::builder(Arc::new(machine)).near(self.near).budget_bytes(self.budget);
         // A machine that is only described has no domains here.
         tiers = tiers.near_of_domains(is_near_of_domains && self.machine.is_none());
@@ -79,7 +79,7 @@ impl TierOptions {
 }
 
 /// Session options for tables with this number of partitions.
-pub(crate) fn session_options(partitions: Option<usize>) -> SessionOptions {
+pub fn session_options(partitions: Option<usize>) -> SessionOptions {
     let defaults = SessionOptions::default();
     SessionOptions { partitions: partitions.unwrap_or(defaults.partitions), ..defaults }
 }
@@ -92,7 +92,7 @@ fn node(text: &str) -> Result<NodeId, String> {
 const SCALE_MAX: f64 = 100_000.0;
 
 /// Parses a TPC-H scale factor.
-pub(crate) fn scale(text: &str) -> Result<f64, String> {
+pub fn scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(scale) if scale > 0.0 && scale <= SCALE_MAX => Ok(scale),
         _ => Err("a scale is a number above 0, such as 0.1 or 1 (1 takes about 1.7 GiB)".to_owned()),
@@ -100,7 +100,7 @@ pub(crate) fn scale(text: &str) -> Result<f64, String> {
 }
 
 /// Parses a number of partitions; each is scanned by one thread.
-pub(crate) fn partitions(text: &str) -> Result<usize, String> {
+pub fn partitions(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(count) if (1..=4096).contains(&count) => Ok(count),
         _ => Err("a number of partitions is from 1 to 4096".to_owned()),
@@ -108,7 +108,7 @@ pub(crate) fn partitions(text: &str) -> Result<usize, String> {
 }
 
 /// Parses a size: `4096`, `64KiB`, `1.5 GiB`. K, M, G and T are KiB, MiB, GiB and TiB.
-pub(crate) fn size_bytes(text: &str) -> Result<u64, String> {
+pub fn size_bytes(text: &str) -> Result<u64, String> {
     let wrong = || "a size is a number of bytes, or one with a unit, such as 512MiB or 2GiB".to_owned();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

@@ -9,7 +9,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement as SqlStatement;
 
 /// Connects the stores that a statement names, also below EXPLAIN.
-pub(super) fn reach_locations(context: &SessionContext, statement: &SqlStatement) -> Result<()> {
+pub fn reach_locations(context: &SessionContext, statement: &SqlStatement) -> Result<()> {
     match statement {
         SqlStatement::CreateExternalTable(table) => {
             table.locations.iter().try_for_each(|location| reach(context, location))
@@ -21,7 +21,7 @@ pub(super) fn reach_locations(context: &SessionContext, statement: &SqlStatement
 }
 
 /// Connects the store of `location`, if it is a URL of one. Reading reports other errors of a location.
-pub(super) fn reach(context: &SessionContext, location: &str) -> Result<()> {
+pub fn reach(context: &SessionContext, location: &str) -> Result<()> {
     let Ok(url) = ListingTableUrl::parse(location) else { return Ok(()) };
     let is_known = matches!(url.scheme(), "s3" | "s3a" | "gs" | "az" | "http" | "https");
     if !is_known || context.runtime_env().object_store(&url).is_ok() {

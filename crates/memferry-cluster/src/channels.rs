@@ -1,0 +1,300 @@
+//! Connections to workers. A worker that does not answer a ping for 2 s is lost, and errors say which one it was.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::{Action, FlightClient, Ticket};
+use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::error::DataFusionError;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion_distributed::grpc::{BoxCloneSyncChannel, create_worker_client};
+use datafusion_distributed::{
+    ChannelResolver, CoordinatorToWorkerMsg, ExecuteTaskRequest, GetWorkerInfoRequest, GetWorkerInfoResponse,
+    SetPlanRequest, WorkerChannel, WorkerToCoordinatorMsg,
+};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use http::HeaderMap;
+use prost::Message;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+use url::Url;
+
+use crate::codec::ScanMessage;
+use crate::error::ClusterError;
+use crate::report::{ACTION, WorkerReport};
+use crate::scan::ShardRead;
+
+/// Time between pings, for the answer to a ping, and for a connection. Two of them end before a user gives up, and a busy
+/// worker answers pings in milliseconds.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+/// Connections to workers, made when they are needed and shared by the queries of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Channels {
+    pool: Arc<Pool>,
+    failures: Arc<Failures>,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    channels: Mutex<HashMap<String, Channel>>,
+    /// Decoded bytes of batches from other workers. Only a statistic: no ordering with anything else.
+    received_bytes: AtomicU64,
+}
+
+/// Workers that one plan saw fail, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    seen: Mutex<Vec<(String, String)>>,
+    changed: Notify,
+}
+
+impl Failures {
+    fn add(&self, worker: &str, what: &str) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push((worker.to_owned(), what.to_owned()));
+        drop(seen);
+        self.changed.notify_one();
+    }
+
+    /// The first failure, which caused the others.
+    pub(crate) fn first(&self) -> Option<(String, String)> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()
+    }
+
+    /// Waits for a failure. One that was seen before counts.
+    pub(crate) async fn seen(&self) {
+        self.changed.notified().await;
+    }
+}
+
+impl Channels {
+    /// No connections yet.
+    pub fn new() -> Channels {
+        Channels::default()
+    }
+
+    /// The same connections, with no failure seen: for a plan of its own.
+    pub(crate) fn for_plan(&self) -> Channels {
+        Channels { pool: Arc::clone(&self.pool), failures: Arc::default() }
+    }
+
+    pub(crate) fn failures(&self) -> &Arc<Failures> {
+        &self.failures
+    }
+
+    /// Decoded bytes of batches that came from workers.
+    pub fn received_bytes(&self) -> u64 {
+        self.pool.received_bytes.load(Ordering::Relaxed)
+    }
+
+    fn channel(&self, worker: &str) -> Result<Channel, ClusterError> {
+        let mut channels = self.pool.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = channels.get(worker) {
+            return Ok(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{worker}"))
+            .map_err(|_| ClusterError::Address { address: worker.to_owned() })?
+            .connect_timeout(KEEP_ALIVE)
+            .tcp_nodelay(true)
+            .http2_adaptive_window(true)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
+            .keep_alive_while_idle(true);
+        // Connects when it is used, and again after a failure.
+        let channel = endpoint.connect_lazy();
+        channels.insert(worker.to_owned(), channel.clone());
+        Ok(channel)
+    }
+
+    fn flight(&self, worker: &str) -> Result<FlightClient, ClusterError> {
+        let client = FlightServiceClient::new(self.channel(worker)?)
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX);
+        Ok(FlightClient::new_from_inner(client))
+    }
+
+    /// The report of a worker, within `limit`.
+    pub(crate) async fn report(&self, worker: &str, limit: Duration) -> Result<WorkerReport, ClusterError> {
+        let failed = |what: String| ClusterError::Worker { worker: worker.to_owned(), what };
+        let mut client = self.flight(worker)?;
+        let ask = async {
+            let answers = client.do_action(Action::new(ACTION, "")).await?;
+            answers.try_collect::<Vec<_>>().await
+        };
+        let answers = match timeout(limit, ask).await {
+            Ok(answers) => answers.map_err(|error| failed(reason(&error)))?,
+            Err(_) => return Err(failed(format!("no answer within {} ms", limit.as_millis()))),
+        };
+        serde_json::from_slice(&answers.concat()).map_err(|error| {
+            failed(format!("its report cannot be read ({error}): it is of another version of memferry"))
+        })
+    }
+
+    /// The rows of a shard, from a worker that holds it.
+    pub(crate) async fn read_shard(
+        &self,
+        worker: &str,
+        read: &ShardRead,
+        shard: usize,
+    ) -> Result<SendableRecordBatchStream> {
+        let message = ScanMessage::new(read, &[vec![shard]])?;
+        let mut client = self.flight(worker)?;
+        let (own, worker) = (self.clone(), worker.to_owned());
+        let seen = {
+            let (own, worker) = (own.clone(), worker.clone());
+            move |error| own.seen(&worker, flight_error(error))
+        };
+        let rows = client.do_get(Ticket::new(message.encode_to_vec())).await.map_err(&seen)?;
+        let rows = rows.map_err(seen).inspect_ok(move |batch| own.received(batch));
+        let schema = Arc::new(read.schema.project(&read.projection)?);
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    }
+
+    fn received(&self, batch: &RecordBatch) {
+        self.pool.received_bytes.fetch_add(batch.get_array_memory_size() as u64, Ordering::Relaxed);
+    }
+
+    /// Names the worker in errors of its connection; other errors are those of the query.
+    fn seen(&self, worker: &str, error: DataFusionError) -> DataFusionError {
+        let Some(what) = connection_error(&error) else { return error };
+        self.failures.add(worker, &what);
+        ClusterError::Worker { worker: worker.to_owned(), what }.into()
+    }
+}
+
+fn flight_error(error: arrow_flight::error::FlightError) -> DataFusionError {
+    match error {
+        // The text of an error that the worker reported; see `service`.
+        arrow_flight::error::FlightError::Tonic(status) if status.code() == tonic::Code::Aborted => {
+            DataFusionError::Execution(status.message().to_owned())
+        }
+        error => DataFusionError::External(Box::new(error)),
+    }
+}
+
+/// The reason, if an error is of a connection: such errors are not sent by workers, so they are of types of this process.
+fn connection_error(error: &DataFusionError) -> Option<String> {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if error.is::<tonic::Status>()
+            || error.is::<arrow_flight::error::FlightError>()
+            || error.is::<tonic::transport::Error>()
+        {
+            return Some(reason(error));
+        }
+        next = match error.downcast_ref::<DataFusionError>() {
+            Some(DataFusionError::External(inner)) => Some(inner.as_ref()),
+            Some(DataFusionError::Shared(inner)) => Some(inner.as_ref()),
+            Some(DataFusionError::Context(_, inner)) => Some(inner.as_ref()),
+            _ => error.source(),
+        };
+    }
+    None
+}
+
+/// The innermost text: the outer ones are "transport error" and the like.
+fn reason(error: &(dyn Error + 'static)) -> String {
+    let mut innermost: &(dyn Error + 'static) = error;
+    loop {
+        let next = match innermost.downcast_ref::<arrow_flight::error::FlightError>() {
+            Some(arrow_flight::error::FlightError::Tonic(status)) => {
+                let status: &(dyn Error + 'static) = status.as_ref();
+                Some(status)
+            }
+            _ => innermost.source(),
+        };
+        match next {
+            Some(next) => innermost = next,
+            None => break,
+        }
+    }
+    match innermost.downcast_ref::<tonic::Status>() {
+        Some(status) => status.message().to_owned(),
+        None => innermost.to_string(),
+    }
+}
+
+/// The address in the URL of a worker.
+fn address(url: &Url) -> String {
+    format!("{}:{}", url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default())
+}
+
+/// The URL of a worker.
+pub(crate) fn url(worker: &str) -> Result<Url, ClusterError> {
+    // An address without port 80, which a URL would leave out.
+    format!("http://{worker}").parse().map_err(|_| ClusterError::Address { address: worker.to_owned() })
+}
+
+#[async_trait]
+impl ChannelResolver for Channels {
+    async fn get_worker_client_for_url(&self, url: &Url) -> Result<Box<dyn WorkerChannel>> {
+        let worker = address(url);
+        let inner = create_worker_client(BoxCloneSyncChannel::new(self.channel(&worker)?));
+        Ok(Box::new(NamedChannel { inner, worker, channels: self.clone() }))
+    }
+}
+
+/// A connection whose errors name the worker.
+struct NamedChannel {
+    inner: Box<dyn WorkerChannel>,
+    worker: String,
+    channels: Channels,
+}
+
+impl NamedChannel {
+    fn named<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.channels.seen(&self.worker, error))
+    }
+
+    fn stream<T: 'static>(&self, stream: BoxStream<'static, Result<T>>) -> BoxStream<'static, Result<T>> {
+        let (channels, worker) = (self.channels.clone(), self.worker.clone());
+        stream.map_err(move |error| channels.seen(&worker, error)).boxed()
+    }
+}
+
+#[async_trait]
+impl WorkerChannel for NamedChannel {
+    async fn coordinator_channel(
+        &mut self,
+        headers: HeaderMap,
+        request: SetPlanRequest,
+        messages: BoxStream<'static, CoordinatorToWorkerMsg>,
+        metrics: ExecutionPlanMetricsSet,
+        context: &Arc<TaskContext>,
+    ) -> Result<BoxStream<'static, Result<WorkerToCoordinatorMsg>>> {
+        let answers = self.inner.coordinator_channel(headers, request, messages, metrics, context).await;
+        self.named(answers).map(|answers| self.stream(answers))
+    }
+
+    async fn execute_task(
+        &mut self,
+        headers: HeaderMap,
+        request: ExecuteTaskRequest,
+        metrics: ExecutionPlanMetricsSet,
+        context: &Arc<TaskContext>,
+    ) -> Result<Vec<BoxStream<'static, Result<RecordBatch>>>> {
+        let streams = self.inner.execute_task(headers, request, metrics, context).await;
+        let streams = self.named(streams)?;
+        let counted = |stream| {
+            let channels = self.channels.clone();
+            self.stream(stream).inspect_ok(move |batch| channels.received(batch)).boxed()
+        };
+        Ok(streams.into_iter().map(counted).collect())
+    }
+
+    async fn get_worker_info(&mut self, request: GetWorkerInfoRequest) -> Result<GetWorkerInfoResponse> {
+        let answer = self.inner.get_worker_info(request).await;
+        self.named(answer)
+    }
+}

@@ -1,0 +1,395 @@
+//! A cluster, as a coordinator sees it: any process that can reach the workers is one, and it keeps no state.
+//!
+//! ```text
+//! query ─▶ reports of all workers ─▶ plan ─▶ first batch ─▶ rows
+//!               ▲                     │           │           └─ a worker fails: an error that names it
+//!               └─────────────────────┴───────────┘ a worker fails: again, without it
+//! ```
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::context::SQLOptions;
+use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
+use datafusion::prelude::SessionContext;
+use futures::StreamExt;
+use futures::future::join_all;
+
+use crate::channels::{Channels, Failures, KEEP_ALIVE};
+use crate::description::{Description, is_address};
+use crate::error::{ClusterError, worker_in};
+use crate::planning::{self, reasons};
+use crate::report::{TableReport, WorkerReport};
+use crate::shards::{Failure, Members, Next, ShardMap};
+
+/// How long a worker that did not answer before may take: it delays each query until it answers again.
+const SUSPECT_LIMIT: Duration = Duration::from_millis(200);
+
+/// How long the error of a plan may follow the failure of a connection that caused it.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// The workers that addresses lead to.
+#[derive(Debug)]
+pub struct Cluster {
+    seeds: Vec<String>,
+    channels: Channels,
+    partitions: usize,
+    /// Workers that did not answer the last question.
+    suspects: Mutex<HashSet<String>>,
+}
+
+/// The workers and tables at the beginning of a plan.
+#[derive(Debug)]
+struct View {
+    description: Description,
+    members: Members,
+    tables: Vec<TableReport>,
+}
+
+impl Cluster {
+    /// The cluster of the workers at `addresses`; one of them is enough if it is reached. Tasks have `partitions` partitions.
+    ///
+    /// # Errors
+    /// [`Address`](ClusterError::Address)
+    pub fn new(addresses: Vec<String>, partitions: usize) -> Result<Cluster, ClusterError> {
+        match addresses.iter().find(|address| !is_address(address)) {
+            Some(address) => Err(ClusterError::Address { address: address.clone() }),
+            None => Ok(Cluster {
+                seeds: addresses,
+                channels: Channels::new(),
+                partitions,
+                suspects: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The reports of all workers of the cluster, by address, or why there is none.
+    ///
+    /// # Errors
+    /// [`Unreachable`](ClusterError::Unreachable) if no address answers.
+    pub async fn reports(
+        &self,
+    ) -> Result<BTreeMap<String, Result<WorkerReport, ClusterError>>, ClusterError> {
+        let mut reports = BTreeMap::new();
+        let mut asked: Vec<String> = self.seeds.clone();
+        // Workers that the descriptions name, too.
+        while !asked.is_empty() {
+            let answers = join_all(asked.iter().map(|worker| self.report(worker))).await;
+            reports.extend(asked.drain(..).zip(answers));
+            let named = reports.values().flatten().flat_map(|report| &report.description.workers);
+            let mut further: Vec<String> =
+                named.filter(|worker| !reports.contains_key(*worker)).cloned().collect();
+            further.sort_unstable();
+            further.dedup();
+            asked = further;
+        }
+        if reports.values().all(Result::is_err) {
+            let reasons =
+                reports.into_values().filter_map(Result::err).map(|error| error.to_string()).collect();
+            return Err(ClusterError::Unreachable { reasons });
+        }
+        Ok(reports)
+    }
+
+    async fn report(&self, worker: &str) -> Result<WorkerReport, ClusterError> {
+        let suspects = || self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = if suspects().contains(worker) { SUSPECT_LIMIT } else { KEEP_ALIVE };
+        let report = self.channels.report(worker, limit).await;
+        match &report {
+            Ok(_) => suspects().remove(worker),
+            Err(_) => suspects().insert(worker.to_owned()),
+        };
+        report
+    }
+
+    /// The newest description, its workers, and the tables of most of them.
+    async fn view(&self) -> Result<View, ClusterError> {
+        let reports = self.reports().await?;
+        let ready = || reports.iter().filter_map(|(worker, report)| Some((worker, report.as_ref().ok()?)));
+        // Of the workers of the newest version that count: those that it names.
+        let (first, newest) = ready()
+            .max_by_key(|(_, report)| report.description.version)
+            .expect("at least one worker has answered");
+        let newest: &Description = &newest.description;
+        let id = newest.id();
+        let other = ready().find(|(_, report)| {
+            let other = report.description.id();
+            other.version == id.version && other.digest != id.digest
+        });
+        if let Some((second, _)) = other {
+            let (first, second) = (first.clone(), second.clone());
+            return Err(ClusterError::Contradiction { first, second, version: id.version });
+        }
+        let mut members = Members::new(Arc::new(newest.map()?));
+        let map = Arc::clone(members.map());
+        let mut votes: Vec<(Vec<TableReport>, Vec<usize>)> = Vec::new();
+        for (worker, address) in map.workers().iter().enumerate() {
+            match reports.get(address) {
+                Some(Ok(report)) if report.description.id() != id => {
+                    members.lose(
+                        worker,
+                        format!("it has version {} of the cluster, not {id}", report.description.id()),
+                    );
+                }
+                Some(Ok(report)) if !report.is_ready => {
+                    members.lose(worker, "it is still loading its tables")
+                }
+                Some(Ok(report)) => match votes.iter_mut().find(|(tables, _)| *tables == report.tables) {
+                    Some((_, workers)) => workers.push(worker),
+                    None => votes.push((report.tables.clone(), vec![worker])),
+                },
+                Some(Err(ClusterError::Worker { what, .. })) => members.lose(worker, what.clone()),
+                Some(Err(error)) => members.lose(worker, error.to_string()),
+                None => members.lose(worker, "it was not asked"),
+            }
+        }
+        // Workers with other files than most are not used: their rows are of another time.
+        votes.sort_by_key(|(_, workers)| (std::cmp::Reverse(workers.len()), workers[0]));
+        for (_, workers) in votes.iter().skip(1) {
+            for &worker in workers {
+                members.lose(worker, "it has loaded other files than most workers; start it again");
+            }
+        }
+        let tables = votes.into_iter().next().map(|(tables, _)| tables).unwrap_or_default();
+        Ok(View { description: newest.clone(), members, tables })
+    }
+
+    /// Runs a query whose rows are given as they come. It is planned again on replicas if a worker fails before the first row.
+    ///
+    /// # Errors
+    /// [`Lost`](ClusterError::Lost), [`Query`](ClusterError::Query), and those of [`reports`](Cluster::reports).
+    pub async fn query(&self, sql: &str) -> Result<Answer, ClusterError> {
+        self.run(sql, false).await
+    }
+
+    /// Runs a query whose rows are kept until the last one is there. So it is planned again whenever a worker fails.
+    ///
+    /// # Errors
+    /// As [`query`](Cluster::query).
+    pub async fn query_whole(&self, sql: &str) -> Result<Answer, ClusterError> {
+        self.run(sql, true).await
+    }
+
+    async fn run(&self, sql: &str, whole: bool) -> Result<Answer, ClusterError> {
+        let mut plans = 0;
+        let mut excluded: Vec<(String, String)> = Vec::new();
+        loop {
+            plans += 1;
+            let View { description, mut members, tables } = self.view().await?;
+            let map = Arc::clone(members.map());
+            // Workers that this query saw fail are not used again by it, even if they answer by now.
+            for (address, what) in &excluded {
+                if let Some(worker) = map.workers().iter().position(|worker| worker == address) {
+                    members.lose(worker, what.clone());
+                }
+            }
+            members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
+            let channels = self.channels.for_plan();
+            let attempt =
+                Attempt::start(&description, &tables, members.clone(), &channels, self.partitions, sql);
+            let error = match attempt.await {
+                Ok(mut answer) => match answer.fill(whole).await {
+                    Ok(()) => {
+                        answer.plans = plans;
+                        return Ok(answer);
+                    }
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            let failure = self.failure(&error, &members).await;
+            match (members.after(&failure, 0), failure) {
+                (Next::Again, Failure::Worker { worker, what }) if plans <= map.workers().len() => {
+                    self.suspects
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .insert(map.workers()[worker].clone());
+                    excluded.push((map.workers()[worker].clone(), what));
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// The reason of an error: a worker that it names, or that does not answer any more, or else the query.
+    async fn failure(&self, error: &ClusterError, members: &Members) -> Failure {
+        let map = members.map();
+        if let Some((worker, what)) = worker_in(&error.to_string(), map) {
+            return Failure::Worker { worker, what };
+        }
+        let asked = members
+            .alive()
+            .into_iter()
+            .map(|worker| async move { (worker, self.report(&map.workers()[worker]).await) });
+        for (worker, report) in join_all(asked).await {
+            if let Err(ClusterError::Worker { what, .. }) = report {
+                return Failure::Worker { worker, what };
+            }
+        }
+        Failure::Query
+    }
+}
+
+/// The rows of a query, as they come.
+pub struct Answer {
+    stream: SendableRecordBatchStream,
+    failures: Arc<Failures>,
+    members: Members,
+    plan: Arc<dyn ExecutionPlan>,
+    /// Kept until the answer ends: the plan reads through it.
+    _context: SessionContext,
+    /// Batches that came before the client asked.
+    kept: VecDeque<RecordBatch>,
+    rows: u64,
+    has_ended: bool,
+    plans: usize,
+}
+
+struct Attempt;
+
+impl Attempt {
+    async fn start(
+        description: &Description,
+        tables: &[TableReport],
+        members: Members,
+        channels: &Channels,
+        partitions: usize,
+        sql: &str,
+    ) -> Result<Answer, ClusterError> {
+        let shared = Arc::new(members.clone());
+        let context = planning::session(description, tables, &shared, channels, partitions)?;
+        // Tables are those of the description.
+        let queries =
+            SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+        let plan = context.sql_with_options(sql, queries).await?.create_physical_plan().await?;
+        let stream = execute_stream(Arc::clone(&plan), context.task_ctx())?;
+        Ok(Answer {
+            stream,
+            failures: Arc::clone(channels.failures()),
+            members,
+            plan,
+            _context: context,
+            kept: VecDeque::new(),
+            rows: 0,
+            has_ended: false,
+            plans: 1,
+        })
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answer").field("rows", &self.rows).field("plans", &self.plans).finish_non_exhaustive()
+    }
+}
+
+impl Answer {
+    /// The columns.
+    pub fn schema(&self) -> SchemaRef {
+        self.stream.schema()
+    }
+
+    /// How many times the query was planned: more than once if a worker failed before the first row.
+    pub fn plans(&self) -> usize {
+        self.plans
+    }
+
+    /// Workers that the answer does not use, with the reasons.
+    pub fn lost(&self) -> Vec<String> {
+        reasons(&self.members)
+    }
+
+    /// The plan, as text.
+    pub fn plan(&self) -> String {
+        displayable(self.plan.as_ref()).indent(false).to_string()
+    }
+
+    /// Waits for the first rows or for all, or the end.
+    async fn fill(&mut self, whole: bool) -> Result<(), ClusterError> {
+        while !self.has_ended && (whole || self.kept.is_empty()) {
+            match self.receive().await {
+                None => self.has_ended = true,
+                Some(batch) => self.kept.extend(Some(batch?).filter(|batch| batch.num_rows() > 0)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next batch, or the first failure of a worker: others may wait for a plan that it should have.
+    async fn receive(&mut self) -> Option<Result<RecordBatch, ClusterError>> {
+        let failures = Arc::clone(&self.failures);
+        let batch = tokio::select! {
+            biased;
+            batch = self.stream.next() => batch,
+            () = failures.seen() => {
+                // A plan that ends now has not needed the worker.
+                match tokio::time::timeout(GRACE, self.stream.next()).await {
+                    Ok(batch) => batch,
+                    Err(_) => Some(Err(DataFusionError::Execution(String::from("the plan does not go on")))),
+                }
+            }
+        };
+        let error = match batch? {
+            Ok(batch) => return Some(Ok(batch)),
+            Err(error) => error,
+        };
+        // The failure that this process saw first, unless the error names a worker itself.
+        let named = worker_in(&error.to_string(), self.members.map()).is_some();
+        Some(Err(match failures.first().filter(|_| !named) {
+            Some((worker, what)) => ClusterError::Worker { worker, what },
+            None => ClusterError::Query(error),
+        }))
+    }
+
+    /// The next batch of rows.
+    ///
+    /// # Errors
+    /// [`Partial`](ClusterError::Partial) if a worker failed; [`Query`](ClusterError::Query).
+    pub async fn next(&mut self) -> Option<Result<RecordBatch, ClusterError>> {
+        let batch = match self.kept.pop_front() {
+            Some(batch) => Some(Ok(batch)),
+            None if self.has_ended => None,
+            None => self.receive().await,
+        };
+        match batch {
+            Some(Ok(batch)) => {
+                self.rows += batch.num_rows() as u64;
+                Some(Ok(batch))
+            }
+            Some(Err(error)) => {
+                self.has_ended = true;
+                let map: Arc<ShardMap> = Arc::clone(self.members.map());
+                Some(Err(match worker_in(&error.to_string(), &map) {
+                    Some((worker, what)) => {
+                        match self.members.after(&Failure::Worker { worker, what }, self.rows) {
+                            Next::ReportLost(lost) => lost.into(),
+                            _ => error,
+                        }
+                    }
+                    None => error,
+                }))
+            }
+            None => {
+                self.has_ended = true;
+                None
+            }
+        }
+    }
+
+    /// All rows.
+    ///
+    /// # Errors
+    /// As [`next`](Answer::next).
+    pub async fn collect(mut self) -> Result<Vec<RecordBatch>, ClusterError> {
+        let mut batches = Vec::new();
+        while let Some(batch) = self.next().await {
+            batches.push(batch?);
+        }
+        Ok(batches)
+    }
+}

@@ -1,0 +1,4 @@
+//! The command lines of `memferry worker` and `memferry sql --cluster`.
+
+pub mod sql;
+pub mod worker;

@@ -1,0 +1,115 @@
+//! Processes of workers on this machine.
+
+use std::fmt::Write;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use memferry_bench_query::{tpch_file, tpch_table_names};
+use tokio::process::{Child, Command};
+
+use crate::cluster::Cluster;
+
+/// The keys of the tables: lineitem and orders are joined in place, and partsupp and part.
+const KEYS: [(&str, &str); 8] = [
+    ("lineitem", "l_orderkey"),
+    ("orders", "o_orderkey"),
+    ("partsupp", "ps_partkey"),
+    ("part", "p_partkey"),
+    ("customer", "c_custkey"),
+    ("supplier", "s_suppkey"),
+    ("nation", "n_nationkey"),
+    ("region", "r_regionkey"),
+];
+
+/// How long a worker may take to load its tables.
+const LOADING_MAX: Duration = Duration::from_secs(300);
+
+/// Workers of this program; killed when dropped.
+pub(super) struct Workers {
+    directory: tempfile::TempDir,
+    addresses: Vec<String>,
+    processes: Vec<Child>,
+    cluster: Arc<Cluster>,
+}
+
+impl Workers {
+    /// Starts them over the files, and waits until they have loaded their tables.
+    pub(super) async fn start(count: usize, files: &Path) -> Result<Workers> {
+        let directory = tempfile::tempdir()?;
+        // All ports at once, so that they differ.
+        let listeners =
+            (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
+        let address = |listener: &TcpListener| Ok(listener.local_addr()?.to_string());
+        let addresses = listeners.iter().map(address).collect::<Result<Vec<String>>>()?;
+        drop(listeners);
+        let mut description = format!("version = 1\nworkers = {addresses:?}\n");
+        for table in tpch_table_names() {
+            let location = tpch_file(files, table);
+            let (_, key) = KEYS.iter().find(|(name, _)| *name == table).context("a table without key")?;
+            write!(description, "[[tables]]\nname = {table:?}\nlocation = {location:?}\nkey = {key:?}\n")?;
+        }
+        std::fs::write(directory.path().join("cluster.toml"), description)?;
+        let partitions = std::thread::available_parallelism().map_or(1, usize::from);
+        let cluster = Arc::new(Cluster::new(addresses.clone(), partitions)?);
+        let mut workers = Workers { directory, addresses, processes: Vec::new(), cluster };
+        for worker in 0..count {
+            let process = workers.process(worker)?;
+            workers.processes.push(process);
+        }
+        workers.wait().await?;
+        Ok(workers)
+    }
+
+    fn process(&self, worker: usize) -> Result<Child> {
+        let program = std::env::current_exe().context("the path of this program is not known")?;
+        Command::new(program)
+            .arg("worker")
+            .arg(self.directory.path().join("cluster.toml"))
+            .args(["--name", &self.addresses[worker]])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot start memferry-cluster worker")
+    }
+
+    async fn wait(&self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let reports = self.cluster.reports().await.unwrap_or_default();
+            if reports.values().flatten().filter(|report| report.is_ready).count() == self.addresses.len() {
+                return Ok(());
+            }
+            if began.elapsed() > LOADING_MAX {
+                bail!("the workers do not load their tables");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(super) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// Bytes that all workers have received from each other.
+    pub(super) async fn received_bytes(&self, cluster: &Cluster) -> Result<u64> {
+        let reports = cluster.reports().await?;
+        Ok(reports.values().flatten().map(|report| report.received_bytes).sum())
+    }
+
+    /// As `kill -9`.
+    pub(super) async fn kill(&mut self, worker: usize) -> Result<()> {
+        self.processes[worker].kill().await.context("cannot kill a worker")
+    }
+
+    /// Starts a killed worker, and waits until it has loaded its tables.
+    pub(super) async fn start_again(&mut self, worker: usize) -> Result<()> {
+        self.processes[worker] = self.process(worker)?;
+        self.wait().await
+    }
+}

@@ -1,0 +1,140 @@
+//! The session of one plan: tables of the workers that are alive, tasks where the shards are.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_distributed::{
+    DesiredTaskCountEvent, DesiredTaskCountEventResponse, DistributedExt, DistributedLeafExec,
+    RouteTasksEvent, RouteTasksEventResponse, ScaleUpLeafNodeEvent, ScaleUpLeafNodeEventResponse,
+    SessionStateBuilderExt, WorkerResolver,
+};
+use url::Url;
+
+use crate::channels::{Channels, url};
+use crate::codec::ShardCodec;
+use crate::colocate::JoinInPlace;
+use crate::description::{Description, TableDescription};
+use crate::error::ClusterError;
+use crate::report::TableReport;
+use crate::scan::ShardScanExec;
+use crate::shards::Members;
+use crate::sources::Sources;
+use crate::table::ShardedTable;
+
+/// The workers of a plan, in the order of tasks.
+struct AliveWorkers(Vec<Url>);
+
+impl WorkerResolver for AliveWorkers {
+    fn get_urls(&self) -> Result<Vec<Url>> {
+        Ok(self.0.clone())
+    }
+}
+
+/// A session whose tables are those of `reports`, on the workers of `members` that are not lost.
+pub(crate) fn session(
+    description: &Description,
+    reports: &[TableReport],
+    members: &Arc<Members>,
+    channels: &Channels,
+    partitions: usize,
+) -> Result<SessionContext, ClusterError> {
+    let workers = members.map().workers();
+    let urls: Vec<Url> =
+        members.alive().into_iter().map(|worker| url(&workers[worker])).collect::<Result<_, _>>()?;
+    let config = SessionConfig::new().with_target_partitions(partitions).with_information_schema(true);
+    let mut state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_physical_optimizer_rule(Arc::new(JoinInPlace))
+        .with_distributed_planner()
+        .with_distributed_worker_resolver(AliveWorkers(urls.clone()))
+        .with_distributed_channel_resolver(channels.clone())
+        .with_distributed_user_codec(ShardCodec)
+        .with_distributed_desired_task_count_handler(tasks_of(urls.len()))
+        .with_distributed_scale_up_leaf_node_handler(variants_of(Arc::clone(members)))
+        .with_distributed_route_tasks_handler(routes_to(urls))
+        .build();
+    state.config_mut().set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
+    let context = SessionContext::new_with_state(state);
+    let id = description.id();
+    for report in reports {
+        let key = description.table(&report.name).map(TableDescription::key);
+        let table = ShardedTable::try_new(id, report, key, Arc::clone(members))?;
+        context.register_table(report.name.as_str(), Arc::new(table))?;
+    }
+    Ok(context)
+}
+
+/// A task for each worker, in stages that read shards.
+fn tasks_of(
+    workers: usize,
+) -> impl Fn(DesiredTaskCountEvent<'_>) -> Option<Result<DesiredTaskCountEventResponse>> + Send + Sync {
+    move |event| {
+        event.plan.downcast_ref::<ShardScanExec>()?;
+        Some(Ok(DesiredTaskCountEventResponse::desired(workers)))
+    }
+}
+
+/// The shards of each task.
+fn variants_of(
+    members: Arc<Members>,
+) -> impl Fn(ScaleUpLeafNodeEvent<'_>) -> Option<Result<ScaleUpLeafNodeEventResponse>> + Send + Sync {
+    move |event| {
+        let scan = event.plan.downcast_ref::<ShardScanExec>()?;
+        Some(variants(scan, event.plan, &members, event.task_count))
+    }
+}
+
+fn variants(
+    scan: &ShardScanExec,
+    original: &Arc<dyn ExecutionPlan>,
+    members: &Members,
+    tasks: usize,
+) -> Result<ScaleUpLeafNodeEventResponse> {
+    let assignment =
+        members.assign(tasks).map_err(|source| ClusterError::Lost { source, reasons: reasons(members) })?;
+    let partitions = scan.partitions().len();
+    let variant = |task| -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(scan.of_shards(assignment.partitions(task, partitions))?))
+    };
+    let variants = (0..tasks).map(variant).collect::<Result<Vec<_>>>()?;
+    let leaf = DistributedLeafExec::try_new(Arc::clone(original), variants)?;
+    Ok(ScaleUpLeafNodeEventResponse::new(Arc::new(leaf)))
+}
+
+/// The reasons for which workers are lost.
+pub(crate) fn reasons(members: &Members) -> Vec<String> {
+    let workers = members.map().workers();
+    members
+        .lost()
+        .iter()
+        .map(|(&worker, what)| format!("worker {} failed: {what}", workers[worker]))
+        .collect()
+}
+
+/// Task `i` on the `i`-th worker, as [`Members::assign`] divides the shards. A single task without shards goes where its input
+/// is, which is the default.
+fn routes_to(
+    urls: Vec<Url>,
+) -> impl Fn(RouteTasksEvent<'_>) -> Option<Result<RouteTasksEventResponse>> + Send + Sync {
+    move |event| {
+        if event.task_count == 1 && !reads_shards(event.plan) {
+            return None;
+        }
+        let routed = (0..event.task_count).map(|task| urls[task % urls.len()].clone()).collect();
+        Some(Ok(RouteTasksEventResponse::new(routed)))
+    }
+}
+
+fn reads_shards(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let mut found = false;
+    let visited = plan.apply(|node| {
+        found |= node.is::<DistributedLeafExec>();
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    visited.is_ok() && found
+}

@@ -1,0 +1,141 @@
+//! The report of a worker: its description of the cluster, and the tables that it has loaded. JSON, in an action of Flight.
+
+use std::io::Cursor;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::compute::{cast, max, min};
+use datafusion::arrow::datatypes::{DataType, Int64Type, SchemaRef};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::ipc::reader::StreamReader;
+use datafusion::arrow::ipc::writer::StreamWriter;
+use datafusion::common::stats::Precision;
+use datafusion::common::{ColumnStatistics, ScalarValue, Statistics};
+use serde::{Deserialize, Serialize};
+
+use crate::description::Description;
+
+/// The type of the action.
+pub(crate) const ACTION: &str = "memferry.report";
+
+/// A worker, as it describes itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkerReport {
+    /// The description that it was started with.
+    pub description: Description,
+    /// Whether its tables are loaded.
+    pub is_ready: bool,
+    /// The loaded tables.
+    pub tables: Vec<TableReport>,
+    /// Bytes of batches that it received from other workers since it started, decoded.
+    pub received_bytes: u64,
+}
+
+/// A loaded table: the same on each worker that read the same files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TableReport {
+    /// Its name in SQL.
+    pub name: String,
+    /// Its schema as a stream of Arrow IPC without batches.
+    schema: Vec<u8>,
+    /// A digest of what was loaded: sizes of files, rows, and the ranges of columns.
+    pub files: u64,
+    /// Rows of all shards.
+    pub rows: u64,
+    columns: Vec<ColumnReport>,
+}
+
+/// Statistics of a column, from all rows of the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct ColumnReport {
+    nulls: u64,
+    /// Least and greatest value of integers and dates.
+    range: Option<(i64, i64)>,
+}
+
+impl ColumnReport {
+    /// Adds the values of a column.
+    pub(crate) fn add(&mut self, column: &ArrayRef) -> Result<(), ArrowError> {
+        self.nulls += column.logical_null_count() as u64;
+        let whole = match column.data_type() {
+            DataType::Date32 => cast(&cast(column, &DataType::Int32)?, &DataType::Int64)?,
+            // Values of UInt64 above the range of i64 would be null.
+            data_type if data_type.is_integer() && data_type != &DataType::UInt64 => {
+                cast(column, &DataType::Int64)?
+            }
+            _ => return Ok(()),
+        };
+        let whole = whole.as_primitive::<Int64Type>();
+        if let (Some(least), Some(greatest)) = (min(whole), max(whole)) {
+            self.widen((least, greatest));
+        }
+        Ok(())
+    }
+
+    /// Adds what another part of the table has.
+    pub(crate) fn merge(&mut self, other: &ColumnReport) {
+        self.nulls += other.nulls;
+        other.range.into_iter().for_each(|range| self.widen(range));
+    }
+
+    fn widen(&mut self, (least, greatest): (i64, i64)) {
+        let (known_least, known_greatest) = self.range.unwrap_or((least, greatest));
+        self.range = Some((least.min(known_least), greatest.max(known_greatest)));
+    }
+}
+
+impl TableReport {
+    pub(crate) fn new(
+        name: &str,
+        schema: &SchemaRef,
+        files: u64,
+        rows: u64,
+        columns: Vec<ColumnReport>,
+    ) -> Result<TableReport, ArrowError> {
+        let mut bytes = Vec::new();
+        StreamWriter::try_new(&mut bytes, schema)?.finish()?;
+        Ok(TableReport { name: name.to_owned(), schema: bytes, files, rows, columns })
+    }
+
+    /// The schema.
+    ///
+    /// # Errors
+    /// If the bytes are not a schema.
+    pub fn schema(&self) -> Result<SchemaRef, ArrowError> {
+        Ok(StreamReader::try_new(Cursor::new(&self.schema), None)?.schema())
+    }
+
+    /// Statistics for the optimizer.
+    pub(crate) fn statistics(&self, schema: &SchemaRef) -> Statistics {
+        let row_bytes: u64 = schema.fields().iter().map(|field| width_bytes(field.data_type())).sum();
+        let of_column = |(index, field): (usize, &Arc<datafusion::arrow::datatypes::Field>)| {
+            let mut statistics = ColumnStatistics::new_unknown();
+            let Some(column) = self.columns.get(index) else { return statistics };
+            statistics.null_count = Precision::Exact(column.nulls as usize);
+            let value = |value: i64| match field.data_type() {
+                DataType::Date32 => i32::try_from(value).ok().map(|days| ScalarValue::Date32(Some(days))),
+                data_type => ScalarValue::Int64(Some(value)).cast_to(data_type).ok(),
+            };
+            if let Some((least, greatest)) = column.range {
+                statistics.min_value = value(least).map_or(Precision::Absent, Precision::Exact);
+                statistics.max_value = value(greatest).map_or(Precision::Absent, Precision::Exact);
+            }
+            statistics
+        };
+        Statistics {
+            num_rows: Precision::Exact(self.rows as usize),
+            total_byte_size: Precision::Inexact((self.rows * row_bytes) as usize),
+            column_statistics: schema.fields().iter().enumerate().map(of_column).collect(),
+        }
+    }
+}
+
+/// Bytes of a value; 16 for strings, as DataFusion's views.
+fn width_bytes(data_type: &DataType) -> u64 {
+    data_type.primitive_width().unwrap_or(16) as u64
+}
+
+/// Adds the columns of a batch.
+pub(crate) fn add_columns(columns: &mut [ColumnReport], batch: &RecordBatch) -> Result<(), ArrowError> {
+    columns.iter_mut().zip(batch.columns()).try_for_each(|(report, column)| report.add(column))
+}

@@ -1,0 +1,246 @@
+//! The scan of shards: planned by the coordinator, read where the shards are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::reassign_expr_columns;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, CardinalityEffect, EmissionType, SchedulingType,
+};
+use datafusion::physical_plan::filter::FilterExecBuilder;
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
+};
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use crate::description::MapId;
+use crate::shards::{ShardKey, ShardMap};
+use crate::sources::Sources;
+
+/// A read of a table, without its shards: it is the same in each task of a query.
+#[derive(Clone, Debug)]
+pub struct ShardRead {
+    /// The description that the query was planned with.
+    pub id: MapId,
+    /// The name of the table.
+    pub table: String,
+    /// A digest of the files that the table was loaded from.
+    pub files: u64,
+    /// How the table is divided; unknown on workers, where nothing is planned.
+    pub key: Option<ShardKey>,
+    /// The columns of the table.
+    pub schema: SchemaRef,
+    /// Columns in output order.
+    pub projection: Vec<usize>,
+    /// A filter over the columns of the table.
+    pub predicate: Option<Arc<dyn PhysicalExpr>>,
+    /// Rows that are enough.
+    pub fetch: Option<usize>,
+    /// Workers that are not to be asked for shards.
+    pub lost: Vec<usize>,
+    /// Shards and their workers.
+    pub map: Arc<ShardMap>,
+}
+
+/// Reads shards: from the memory of this worker, or over the network from one that holds them.
+///
+/// Each partition reads its shards one after the other. In a plan of the coordinator it has all shards; each task gets a
+/// variant with its own.
+#[derive(Clone, Debug)]
+pub struct ShardScanExec {
+    read: Arc<ShardRead>,
+    partitions: Vec<Vec<usize>>,
+    /// The output column by which the partitions are declared as divided, for a join in place.
+    join_column: Option<usize>,
+    /// Of all shards; unknown on workers, where nothing is planned.
+    statistics: Option<Arc<Statistics>>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl ShardScanExec {
+    /// A scan of `partitions`, lists of shards. `statistics` are those of the table, all columns.
+    ///
+    /// # Errors
+    /// If the table does not have the columns.
+    pub fn try_new(
+        read: Arc<ShardRead>,
+        partitions: Vec<Vec<usize>>,
+        statistics: Option<Arc<Statistics>>,
+    ) -> Result<ShardScanExec> {
+        ShardScanExec::declared(read, partitions, None, statistics)
+    }
+
+    fn declared(
+        read: Arc<ShardRead>,
+        partitions: Vec<Vec<usize>>,
+        join_column: Option<usize>,
+        statistics: Option<Arc<Statistics>>,
+    ) -> Result<ShardScanExec> {
+        let output = Arc::new(read.schema.project(&read.projection)?);
+        let partitioning = match join_column {
+            Some(index) => {
+                let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(output.field(index).name(), index));
+                Partitioning::Hash(vec![column], partitions.len())
+            }
+            None => Partitioning::UnknownPartitioning(partitions.len()),
+        };
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(output),
+            partitioning,
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        )
+        .with_scheduling_type(SchedulingType::Cooperative);
+        let (properties, metrics) = (Arc::new(properties), ExecutionPlanMetricsSet::new());
+        Ok(ShardScanExec { read, partitions, join_column, statistics, properties, metrics })
+    }
+
+    /// This scan, with its partitions declared as divided by a hash of an output column, which is that of the shards.
+    ///
+    /// Only for a join with a table of the same map: the hash is not DataFusion's.
+    pub(crate) fn for_join(&self, column: usize) -> Result<ShardScanExec> {
+        let (read, partitions) = (Arc::clone(&self.read), self.partitions.clone());
+        ShardScanExec::declared(read, partitions, Some(column), self.statistics.clone())
+    }
+
+    /// The table and its columns.
+    pub fn read(&self) -> &Arc<ShardRead> {
+        &self.read
+    }
+
+    /// The shards of each partition.
+    pub fn partitions(&self) -> &[Vec<usize>] {
+        &self.partitions
+    }
+
+    /// The same read of other shards.
+    ///
+    /// # Errors
+    /// As [`try_new`](ShardScanExec::try_new).
+    pub fn of_shards(&self, partitions: Vec<Vec<usize>>) -> Result<ShardScanExec> {
+        ShardScanExec::declared(Arc::clone(&self.read), partitions, self.join_column, self.statistics.clone())
+    }
+
+    /// The statistics of a filter over the whole table, as DataFusion estimates them.
+    fn filtered(&self, args: &StatisticsArgs) -> Result<Statistics> {
+        let all = (0..self.read.schema.fields().len()).collect();
+        let whole =
+            ShardRead { projection: all, predicate: None, fetch: None, ..ShardRead::clone(&self.read) };
+        let whole =
+            ShardScanExec::try_new(Arc::new(whole), self.partitions.clone(), self.statistics.clone())?;
+        let Some(predicate) = &self.read.predicate else { return whole.table_statistics() };
+        let predicate = reassign_expr_columns(Arc::clone(predicate), &whole.schema())?;
+        let filter = FilterExecBuilder::new(predicate, Arc::new(whole)).build()?;
+        Ok(StatisticsContext::new().compute(&filter, args)?.as_ref().clone())
+    }
+
+    fn table_statistics(&self) -> Result<Statistics> {
+        let unknown = || Statistics::new_unknown(&self.read.schema);
+        Ok(self.statistics.as_ref().map_or_else(unknown, |statistics| statistics.as_ref().clone()))
+    }
+}
+
+impl DisplayAs for ShardScanExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ShardRead { table, schema, projection, predicate, fetch, .. } = &*self.read;
+        let names: Vec<&str> =
+            projection.iter().map(|&column| schema.field(column).name().as_str()).collect();
+        write!(f, "ShardScanExec: table={table}, columns=[{}]", names.join(", "))?;
+        if let Some(predicate) = predicate {
+            write!(f, ", predicate={predicate}")?;
+        }
+        if let Some(fetch) = fetch {
+            write!(f, ", fetch={fetch}")?;
+        }
+        write!(f, ", shards={}", self.partitions.iter().map(Vec::len).sum::<usize>())
+    }
+}
+
+impl ExecutionPlan for ShardScanExec {
+    fn name(&self) -> &str {
+        "ShardScanExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![]
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        match &self.read.predicate {
+            Some(predicate) => f(predicate),
+            None => Ok(TreeNodeRecursion::Continue),
+        }
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if children.is_empty() { Ok(self) } else { internal_err!("ShardScanExec has no children") }
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let Some(shards) = self.partitions.get(partition).cloned() else {
+            return internal_err!("ShardScanExec has no partition {partition}");
+        };
+        let sources = Sources::of(&context)?;
+        let read = Arc::clone(&self.read);
+        let batches = stream::iter(shards)
+            .then(move |shard| {
+                let (sources, read, context) = (sources.clone(), Arc::clone(&read), Arc::clone(&context));
+                async move { sources.open(&read, shard, &context).await }
+            })
+            .try_flatten();
+        let baseline = BaselineMetrics::new(&self.metrics, partition);
+        let counted = batches.map(move |batch| batch.map(|batch| batch.record_output(&baseline)));
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), counted)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        _inputs: &[Arc<Statistics>],
+        args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        // Of one partition nothing is known.
+        if args.partition().is_some() || self.statistics.is_none() {
+            return Ok(Arc::new(Statistics::new_unknown(&self.schema())));
+        }
+        let of_table =
+            if self.read.predicate.is_some() { self.filtered(args)? } else { self.table_statistics()? };
+        Ok(Arc::new(of_table.project(Some(&self.read.projection))))
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::LowerEqual
+    }
+
+    fn with_fetch(&self, fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        let read = Arc::new(ShardRead { fetch, ..ShardRead::clone(&self.read) });
+        Some(Arc::new(ShardScanExec { read, metrics: ExecutionPlanMetricsSet::new(), ..self.clone() }))
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.read.fetch
+    }
+}

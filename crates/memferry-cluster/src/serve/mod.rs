@@ -1,0 +1,99 @@
+//! `memferry serve`: queries of any client over the network, by Arrow Flight SQL.
+//!
+//! ```text
+//! client ─ TLS ─▶ access ─▶ service ─┬▶ metadata      catalogs, schemas, tables, types
+//!                 who?               ├▶ prepared ─┐
+//!                                    ├▶ statement ┴▶ queries ─▶ run ─▶ rows to the client
+//!                                    │              planned,    place, memory, time;
+//!                                    │              running     cancelled when dropped
+//!                                    └▶ cancel ──────▲
+//! http: metrics, health       log: JSON lines       server: ports, threads, shutdown
+//! ```
+//!
+//! The network has threads of its own, so that the server answers while queries use all CPUs.
+//!
+//! Source: `FlightSql.proto` of Apache Arrow.
+
+mod access;
+mod arguments;
+mod error;
+mod files;
+mod http;
+mod id;
+mod limits;
+mod log;
+mod metadata;
+mod metrics;
+mod plain;
+mod prepared;
+mod queries;
+mod run;
+mod server;
+mod service;
+mod shared;
+mod statement;
+mod yielding;
+
+use anyhow::{Context, Result};
+use memferry_session::{Opened, load_tables};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use self::access::Access;
+pub use self::arguments::Arguments;
+pub use self::limits::Limits;
+pub use self::log::Log;
+pub use self::server::{QueryThreads, Server, ServerOptions, TlsFiles, panics_become_errors};
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Options that do not go together, tables that cannot be opened, a port that is in use.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let given = &arguments.session;
+    given.check()?;
+    let options = arguments.server()?;
+    let opened = memferry_session::open(given, || Box::new(()))?;
+    let threads = QueryThreads::start()?;
+    let network = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(NETWORK_THREADS)
+        .thread_name("memferry-network")
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the network")?;
+    let served: Result<()> = network.block_on(async {
+        // From here on, signals no longer end the process by themselves.
+        let failed = "cannot receive signals";
+        let mut terminate = signal(SignalKind::terminate()).context(failed)?;
+        let mut interrupt = signal(SignalKind::interrupt()).context(failed)?;
+        let preparing = async {
+            Opened::register(opened.context.clone(), given.tables.clone()).await?;
+            load_tables(given, arguments.load, &opened).await
+        };
+        let mut asked = async || {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        {
+            let _entered = threads.queries().enter();
+            tokio::select! {
+                prepared = preparing => prepared?,
+                () = asked() => return Ok(()),
+            }
+        }
+        let tiers = std::sync::Arc::clone(&opened.tiers.tiers);
+        let server = Server::start(&opened.context, tiers, &threads, options).await?;
+        asked().await;
+        tokio::select! {
+            stopped = server.stop() => stopped,
+            () = asked() => Ok(()),
+        }
+    });
+    // Threads that do not stop are left to the end of the process.
+    network.shutdown_background();
+    served
+}
+
+/// Threads of the network: they encode rows and encrypt, which is a small part of the work of queries.
+const NETWORK_THREADS: usize = 2;

@@ -1,0 +1,106 @@
+//! The state that all requests share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::prelude::SessionContext;
+use memferry_query::Tiers;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tonic::Status;
+
+use super::access::{Access, User};
+use super::error;
+use super::limits::Limits;
+use super::log::Log;
+use super::metrics::{Gauges, Metrics};
+use super::prepared::PreparedStatements;
+use super::queries::Queries;
+use super::statement::{Parsed, Rules};
+
+/// The state that all requests share.
+pub(super) struct Shared {
+    pub(super) context: SessionContext,
+    pub(super) tiers: Arc<Tiers>,
+    pub(super) access: Access,
+    pub(super) limits: Limits,
+    pub(super) updates: bool,
+    pub(super) queries: Arc<Queries>,
+    pub(super) prepared: PreparedStatements,
+    /// One permit for each query that may run.
+    pub(super) places: Arc<Semaphore>,
+    /// Threads of queries, apart from those of the network: requests are answered while queries use all CPUs.
+    pub(super) query_threads: Handle,
+    /// Threads of planning: new queries are planned and refused while those of others do not yield.
+    pub(super) planning_threads: Handle,
+    pub(super) metrics: Metrics,
+    pub(super) log: Log,
+    /// Becomes true when the server was asked to stop.
+    pub(super) stopping: watch::Sender<bool>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("limits", &self.limits)
+            .field("queries", &self.queries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn rules(&self) -> Rules {
+        Rules { updates: self.updates, memory_bytes: self.limits.query_memory_bytes }
+    }
+
+    /// The user of a request.
+    ///
+    /// # Errors
+    /// `UNAUTHENTICATED`.
+    pub(super) fn authenticate(&self, headers: &tonic::metadata::MetadataMap) -> Result<User, Status> {
+        let user = self.access.user(headers, self.limits.idle_time);
+        user.inspect_err(|_| self.metrics.unauthenticated())
+    }
+
+    /// Plans the text of a statement.
+    pub(super) async fn parse(&self, text: String) -> Result<Parsed, Status> {
+        let (context, rules) = (self.context.clone(), self.rules());
+        self.plan(async move { Parsed::of(&context, &text, rules).await }).await
+    }
+
+    /// Runs work on a thread of planning, within the time of a query.
+    pub(super) async fn plan<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Status>> + Send + 'static,
+    ) -> Result<T, Status> {
+        let task = {
+            let _entered = self.planning_threads.enter();
+            SpawnedTask::spawn(work)
+        };
+        match tokio::time::timeout(self.limits.query_time, task.join()).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(end)) => Err(error::of_end(end)),
+            Err(_late) => Err(error::out_of_time(self.limits.query_time)),
+        }
+    }
+
+    pub(super) fn gauges(&self) -> Gauges {
+        let (planned, begun) = self.queries.count();
+        let running = self.limits.queries.saturating_sub(self.places.available_permits());
+        Gauges { running, waiting: begun.saturating_sub(running), planned, prepared: self.prepared.count() }
+    }
+
+    /// Forgets what nobody has used for long, again and again.
+    pub(super) async fn forget_idle(self: Arc<Self>) {
+        // Short against the times after which something is forgotten.
+        let pause = (self.limits.planned_time.min(self.limits.idle_time) / 10).max(Duration::from_millis(10));
+        loop {
+            tokio::time::sleep(pause).await;
+            self.queries.forget_planned(self.limits.planned_time);
+            self.prepared.forget_idle(self.limits.idle_time);
+            self.access.forget_idle(self.limits.idle_time);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A sharded table of a coordinator, as a table of DataFusion.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::tree_node::TreeNode;
+use datafusion::common::{DFSchema, Result, Statistics};
+use datafusion::datasource::TableType;
+use datafusion::error::DataFusionError;
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::description::MapId;
+use crate::report::TableReport;
+use crate::scan::{ShardRead, ShardScanExec};
+use crate::shards::{Members, ShardKey};
+
+/// A table whose rows are on the workers of a map. Filters are evaluated there, exactly.
+#[derive(Debug)]
+pub struct ShardedTable {
+    id: MapId,
+    name: String,
+    files: u64,
+    key: Option<ShardKey>,
+    schema: SchemaRef,
+    statistics: Arc<Statistics>,
+    members: Arc<Members>,
+}
+
+impl ShardedTable {
+    /// The table of `report`, divided by `key`, for queries that use the workers of `members`.
+    ///
+    /// # Errors
+    /// If the report has no schema.
+    pub fn try_new(
+        id: MapId,
+        report: &TableReport,
+        key: Option<ShardKey>,
+        members: Arc<Members>,
+    ) -> Result<ShardedTable> {
+        let schema = report.schema().map_err(DataFusionError::from)?;
+        let statistics = Arc::new(report.statistics(&schema));
+        Ok(ShardedTable {
+            id,
+            name: report.name.clone(),
+            files: report.files,
+            key,
+            schema,
+            statistics,
+            members,
+        })
+    }
+}
+
+#[async_trait]
+impl TableProvider for ShardedTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn statistics(&self) -> Option<Statistics> {
+        Some(self.statistics.as_ref().clone())
+    }
+
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        filters
+            .iter()
+            .map(|filter| {
+                let has_subquery = filter.exists(|expr| {
+                    Ok(matches!(
+                        expr,
+                        Expr::ScalarSubquery(_)
+                            | Expr::InSubquery(_)
+                            | Expr::Exists(_)
+                            | Expr::OuterReferenceColumn(..)
+                    ))
+                })?;
+                Ok(if filter.is_volatile() || has_subquery {
+                    TableProviderFilterPushDown::Unsupported
+                } else {
+                    TableProviderFilterPushDown::Exact
+                })
+            })
+            .collect()
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let predicate = conjunction(filters.to_vec())
+            .map(|filter| state.create_physical_expr(filter, &DFSchema::try_from(Arc::clone(&self.schema))?))
+            .transpose()?;
+        let map = self.members.map();
+        let read = ShardRead {
+            id: self.id,
+            table: self.name.clone(),
+            files: self.files,
+            key: self.key.clone(),
+            schema: Arc::clone(&self.schema),
+            projection: projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect()),
+            predicate,
+            fetch: limit,
+            lost: self.members.lost().keys().copied().collect(),
+            map: Arc::clone(map),
+        };
+        let mut partitions = vec![Vec::new(); state.config().target_partitions()];
+        let count = partitions.len();
+        (0..map.shards_count()).for_each(|shard| partitions[shard % count].push(shard));
+        let scan = ShardScanExec::try_new(Arc::new(read), partitions, Some(Arc::clone(&self.statistics)))?;
+        Ok(Arc::new(scan))
+    }
+}

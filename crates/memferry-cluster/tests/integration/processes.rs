@@ -1,0 +1,397 @@
+//! Clusters of real processes on loopback: answers, and what happens when workers die, hang, join or differ.
+
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use datafusion::arrow::array::{AsArray, RecordBatch};
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use memferry_bench_query::{answers_equal, tpch, tpch_file, tpch_files, tpch_table_names};
+use memferry_cluster::{Cluster, ClusterError};
+use memferry_query::{SessionOptions, session};
+
+const SCALE: f64 = 0.01;
+
+/// No query may take longer, whatever happens to workers.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The keys by which tables are sharded: lineitem and orders are joined in place.
+const KEYS: [(&str, &str); 8] = [
+    ("lineitem", "l_orderkey"),
+    ("orders", "o_orderkey"),
+    ("partsupp", "ps_partkey"),
+    ("part", "p_partkey"),
+    ("customer", "c_custkey"),
+    ("supplier", "s_suppkey"),
+    ("nation", "n_nationkey"),
+    ("region", "r_regionkey"),
+];
+
+fn files() -> PathBuf {
+    tpch_files(SCALE, Path::new(env!("CARGO_TARGET_TMPDIR")), &()).unwrap()
+}
+
+/// One cluster at a time: a worker that gets no CPU for 2 s would be lost for its queries.
+static ONE_CLUSTER: Mutex<()> = Mutex::new(());
+
+/// Processes of workers; all are killed at the end.
+struct Workers {
+    _alone: MutexGuard<'static, ()>,
+    directory: tempfile::TempDir,
+    addresses: Vec<String>,
+    processes: Vec<Option<Child>>,
+}
+
+impl Workers {
+    /// Names for `count` workers; none runs.
+    fn new(count: usize) -> Workers {
+        // Poisoned by a test that failed.
+        let alone = ONE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+        // All ports at once, so that they differ. Another program may take one before a worker does: the test then fails.
+        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+        let directory = tempfile::tempdir().unwrap();
+        Workers { _alone: alone, directory, addresses, processes: (0..count).map(|_| None).collect() }
+    }
+
+    /// `count` workers that have loaded their tables.
+    async fn ready(count: usize) -> Workers {
+        let mut workers = Workers::new(count);
+        (0..count).for_each(|worker| workers.start(worker, 1, ""));
+        workers.wait(count).await;
+        workers
+    }
+
+    fn start(&mut self, worker: usize, version: u64, more: &str) {
+        let tables: String = KEYS
+            .iter()
+            .map(|(name, key)| {
+                let location = tpch_file(&files(), name);
+                format!("[[tables]]\nname = '{name}'\nlocation = '{}'\nkey = '{key}'\n", location.display())
+            })
+            .collect();
+        let description = format!("version = {version}\nworkers = {:?}\n{more}\n{tables}", self.addresses);
+        let path = self.directory.path().join(format!("{worker}-{version}.toml"));
+        fs::write(&path, description).unwrap();
+        let process = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"))
+            .arg("worker")
+            .arg(path)
+            .args(["--name", &self.addresses[worker], "--threads", "2"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.processes[worker] = Some(process);
+    }
+
+    fn cluster(&self) -> Cluster {
+        Cluster::new(self.addresses.clone(), 2).unwrap()
+    }
+
+    /// Waits until `count` workers can be used.
+    async fn wait(&self, count: usize) {
+        let began = Instant::now();
+        let cluster = self.cluster();
+        loop {
+            let reports = cluster.reports().await.unwrap_or_default();
+            if reports.values().flatten().filter(|report| report.is_ready).count() >= count {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "workers do not load: {reports:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn signal(&self, worker: usize, signal: i32) {
+        let process = self.processes[worker].as_ref().expect("it runs").id();
+        // SAFETY: kill takes numbers; the process is a child that was not waited for.
+        let done = unsafe { libc::kill(process as libc::pid_t, signal) };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// As `kill -9`.
+    fn kill(&mut self, worker: usize) {
+        self.signal(worker, libc::SIGKILL);
+        self.processes[worker].take().unwrap().wait().unwrap();
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for process in self.processes.iter_mut().flatten() {
+            // It may have ended.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// The tables in this process.
+async fn alone() -> SessionContext {
+    let context = session(&SessionOptions { partitions: 2, ..SessionOptions::default() });
+    for table in tpch_table_names() {
+        let file = tpch_file(&files(), table);
+        context.register_parquet(table, file.to_str().unwrap(), ParquetReadOptions::default()).await.unwrap();
+    }
+    context
+}
+
+async fn expected(context: &SessionContext, sql: &str) -> Vec<RecordBatch> {
+    context.sql(sql).await.unwrap().collect().await.unwrap()
+}
+
+async fn all_answers_are_equal(count: usize) {
+    let workers = Workers::ready(count).await;
+    let (cluster, alone) = (workers.cluster(), alone().await);
+    for number in tpch::QUERIES {
+        let sql = tpch::query(number, SCALE);
+        let answer =
+            cluster.query_whole(&sql).await.unwrap_or_else(|error| panic!("query {number}: {error}"));
+        assert_eq!((answer.plans(), answer.lost()), (1, vec![]), "query {number}");
+        let answer = answer.collect().await.unwrap();
+        let expected = expected(&alone, &sql).await;
+        answers_equal(&answer, &expected)
+            .unwrap_or_else(|error| panic!("query {number}, {count} workers: {error}"));
+    }
+}
+
+/// Exchanges by hash in the plan of a query.
+async fn exchanges(cluster: &Cluster, sql: &str) -> usize {
+    cluster.query_whole(sql).await.unwrap().plan().matches("Hash([").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_are_sharded_by_the_join_are_joined_in_place() {
+    let workers = Workers::ready(2).await;
+    let (cluster, alone) = (workers.cluster(), alone().await);
+    let in_place = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN orders ON l_orderkey = o_orderkey \
+                    WHERE o_orderdate < DATE '1995-03-15'";
+    assert_eq!(exchanges(&cluster, in_place).await, 0);
+    // By other columns; and by the key below another join by the key, which relies on the hash.
+    let by_other = "SELECT count(*) FROM lineitem JOIN orders ON l_suppkey = o_custkey";
+    assert!(exchanges(&cluster, by_other).await >= 2);
+    let thrice = "SELECT count(*) FROM lineitem a JOIN orders ON a.l_orderkey = o_orderkey \
+                  JOIN lineitem b ON o_orderkey = b.l_orderkey";
+    let grouped = "SELECT l_orderkey, count(*) AS c FROM lineitem JOIN orders ON l_orderkey = o_orderkey \
+                   GROUP BY l_orderkey ORDER BY c DESC, l_orderkey LIMIT 20";
+    for sql in [in_place, by_other, thrice, grouped] {
+        let answer = cluster.query_whole(sql).await.unwrap().collect().await.unwrap();
+        answers_equal(&answer, &expected(&alone, sql).await).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_worker_answers_as_one_process() {
+    all_answers_are_equal(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_workers_answer_as_one_process() {
+    all_answers_are_equal(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_workers_answer_as_one_process() {
+    all_answers_are_equal(5).await;
+}
+
+/// A query with large intermediate rows: hundreds of milliseconds on any machine.
+const LONG: &str = "SELECT count(*), sum(a.l_linenumber * b.l_linenumber) FROM lineitem a \
+                    JOIN lineitem b ON a.l_partkey = b.l_partkey JOIN lineitem c ON b.l_suppkey = c.l_suppkey \
+                    WHERE c.l_linenumber = 1";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_worker_is_replaced_by_replicas() {
+    let mut workers = Workers::ready(3).await;
+    let expected = expected(&alone().await, LONG).await;
+    let cluster = workers.cluster();
+    let began = Instant::now();
+    answers_equal(&cluster.query_whole(LONG).await.unwrap().collect().await.unwrap(), &expected).unwrap();
+    let whole = began.elapsed();
+    let mut again = 0;
+    for round in 0..6_u32 {
+        let victim = (round % 3) as usize;
+        let began = Instant::now();
+        let query = cluster.query_whole(LONG);
+        let kill = async {
+            tokio::time::sleep(whole * (round + 1) / 8).await;
+            workers.kill(victim);
+        };
+        let (answer, ()) = tokio::join!(query, kill);
+        let answer = answer.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        again += usize::from(answer.plans() > 1);
+        answers_equal(&answer.collect().await.unwrap(), &expected).unwrap();
+        assert!(began.elapsed() < LIMIT, "round {round}: {:?}", began.elapsed());
+        workers.start(victim, 1, "");
+        workers.wait(3).await;
+    }
+    assert!(again > 0, "no kill was in mid-query");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_dies_after_rows_were_returned_is_named() {
+    let mut workers = Workers::ready(3).await;
+    let cluster = workers.cluster();
+    // 36 million rows.
+    let sql =
+        "SELECT a.l_comment, b.l_shipinstruct FROM lineitem a JOIN lineitem b ON a.l_suppkey = b.l_suppkey";
+    let mut answer = cluster.query(sql).await.unwrap();
+    let first = answer.next().await.unwrap().unwrap();
+    let victim = workers.addresses[1].clone();
+    workers.kill(1);
+    let began = Instant::now();
+    let mut rows = first.num_rows() as u64;
+    let error = loop {
+        match answer.next().await {
+            Some(Ok(batch)) => rows += batch.num_rows() as u64,
+            Some(Err(error)) => break error,
+            None => panic!("{rows} rows look like the whole answer"),
+        }
+    };
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+    assert!(answer.next().await.is_none());
+    let ClusterError::Partial(lost) = &error else { panic!("{error}") };
+    assert_eq!((&lost.worker, lost.rows), (&victim, rows));
+    assert!(error.to_string().contains("run the query again"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hanging_worker_is_left_out() {
+    let workers = Workers::ready(3).await;
+    let expected = expected(&alone().await, LONG).await;
+    let cluster = workers.cluster();
+    let began = Instant::now();
+    let stop = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        workers.signal(2, libc::SIGSTOP);
+    };
+    let (answer, ()) = tokio::join!(cluster.query_whole(LONG), stop);
+    let answer = answer.unwrap();
+    answers_equal(&answer.collect().await.unwrap(), &expected).unwrap();
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+    // It is known by now, so that the next query does not wait for it.
+    let began = Instant::now();
+    let answer = cluster.query_whole("SELECT count(*) FROM orders").await.unwrap();
+    assert!(answer.lost()[0].contains(&workers.addresses[2]), "{:?}", answer.lost());
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    workers.signal(2, libc::SIGCONT);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let answer = cluster.query_whole("SELECT count(*) FROM orders").await.unwrap();
+    assert_eq!(answer.lost(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_replicas_are_an_error_that_names_them() {
+    let mut workers = Workers::ready(3).await;
+    let cluster = workers.cluster();
+    workers.kill(0);
+    workers.kill(2);
+    let began = Instant::now();
+    let error = cluster.query_whole("SELECT count(*) FROM orders").await.unwrap_err();
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+    assert!(matches!(error, ClusterError::Lost { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&workers.addresses[0]) && text.contains(&workers.addresses[2]), "{text}");
+    workers.kill(1);
+    let error = cluster.query_whole("SELECT 1").await.unwrap_err();
+    assert!(matches!(error, ClusterError::Unreachable { .. }), "{error}");
+}
+
+fn count(batches: &[RecordBatch]) -> i64 {
+    batches[0].column(0).as_primitive::<Int64Type>().value(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_worker_joins_and_shards_are_read_from_others_until_then() {
+    let mut workers = Workers::new(3);
+    workers.start(0, 1, "");
+    workers.start(1, 1, "");
+    workers.wait(2).await;
+    let cluster = workers.cluster();
+    let answer = cluster.query_whole("SELECT count(*) FROM lineitem").await.unwrap();
+    assert!(answer.lost()[0].contains(&workers.addresses[2]), "{:?}", answer.lost());
+    assert_eq!(count(&answer.collect().await.unwrap()), 60_175);
+    workers.start(2, 1, "");
+    workers.wait(3).await;
+    let answer = cluster.query_whole("SELECT count(*) FROM lineitem").await.unwrap();
+    assert_eq!(answer.lost(), Vec::<String>::new());
+    assert_eq!(count(&answer.collect().await.unwrap()), 60_175);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_another_version_are_not_used() {
+    let mut workers = Workers::new(3);
+    workers.start(0, 2, "");
+    workers.start(1, 2, "");
+    workers.start(2, 1, "");
+    workers.wait(3).await;
+    let cluster = workers.cluster();
+    let answer = cluster.query_whole("SELECT count(*) FROM lineitem").await.unwrap();
+    let lost = answer.lost();
+    assert!(lost[0].contains(&workers.addresses[2]) && lost[0].contains("version 1"), "{lost:?}");
+    assert_eq!(count(&answer.collect().await.unwrap()), 60_175);
+    // The same version with another number of shards.
+    workers.kill(2);
+    workers.start(2, 2, "shards = 5");
+    workers.wait(3).await;
+    let error = cluster.query_whole("SELECT count(*) FROM lineitem").await.unwrap_err();
+    assert!(matches!(error, ClusterError::Contradiction { version: 2, .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_map_that_changes_is_noticed_by_the_next_query() {
+    let mut workers = Workers::ready(2).await;
+    let cluster = workers.cluster();
+    for version in 2..4 {
+        for worker in 0..2 {
+            workers.kill(worker);
+            workers.start(worker, version, &format!("shards = {version}"));
+        }
+        workers.wait(2).await;
+        let answer = cluster.query_whole("SELECT count(*) FROM lineitem").await.unwrap();
+        assert_eq!(count(&answer.collect().await.unwrap()), 60_175);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_queries_are_errors_of_the_query() {
+    let workers = Workers::ready(1).await;
+    let cluster = workers.cluster();
+    for (sql, expected) in [
+        ("SELECT count(*) FROM nowhere", "nowhere"),
+        ("SELECT o_orderkey / (o_orderkey - o_orderkey) FROM orders", "ivide by zero"),
+        ("CREATE TABLE t (a INT)", "DDL"),
+        ("SELECT", "xpected"),
+    ] {
+        let error = cluster.query_whole(sql).await.unwrap_err();
+        assert!(matches!(error, ClusterError::Query(_)), "{sql}: {error}");
+        assert!(error.to_string().contains(expected), "{sql}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_prints_rows_and_names_lost_workers() {
+    let mut workers = Workers::ready(2).await;
+    workers.kill(0);
+    let run = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_memferry-cluster"))
+            .args(["sql", "--cluster", &workers.addresses.join(",")])
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let output =
+        run(&["--format", "csv", "SELECT n_name, n_nationkey FROM nation ORDER BY n_nationkey LIMIT 2;"]);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{err}");
+    assert_eq!(out, "n_name,n_nationkey\nALGERIA,0\nARGENTINA,1\n");
+    assert!(err.contains(&format!("note: worker {} failed", workers.addresses[0])), "{err}");
+    let output = run(&["SELECT x FROM nation"]);
+    assert!(!output.status.success());
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.starts_with("error: ") && err.contains('x'), "{err}");
+}

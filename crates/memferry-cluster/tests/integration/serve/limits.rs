@@ -1,0 +1,85 @@
+//! Queries beyond their memory, their time and their number, and messages beyond their size.
+
+use std::time::Duration;
+
+use arrow_flight::Action;
+use futures::StreamExt;
+use tonic::Code;
+
+use super::fixture::{ENDLESS, ENDLESS_ROWS, Fixture, query, ticket, to_status};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_beyond_its_memory_fails_and_the_others_go_on() {
+    let fixture = Fixture::with(|options| options.limits.query_memory_bytes = 256 << 10).await;
+    let mut client = fixture.client().await;
+    let other = "select a.n_nationkey, b.n_name from nation a, nation b".to_owned();
+    let other = client.execute(other, None).await.unwrap();
+    let mut rows = client.do_get(ticket(&other)).await.unwrap();
+    let sql = "select count(*) as n from t a join t b on a.v = b.v + 1 and a.name < b.name";
+    let error = query(&mut fixture.client().await, sql).await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    assert!(error.message().contains("262144 bytes of memory (--memory)"), "{error}");
+    assert_eq!(fixture.metric("memferry_serve_queries_total{outcome=\"memory\"}"), 1.0);
+    assert!(rows.next().await.unwrap().unwrap().num_rows() > 0);
+    while let Some(batch) = rows.next().await {
+        batch.unwrap();
+    }
+    fixture.answers().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_beyond_its_time_is_stopped() {
+    let fixture = Fixture::with(|options| options.limits.query_time = Duration::from_millis(500)).await;
+    let mut client = fixture.client().await;
+    for sql in [ENDLESS, ENDLESS_ROWS] {
+        let error = query(&mut client, sql).await.unwrap_err();
+        assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
+        assert!(error.message().contains("0.500 s"), "{error}");
+    }
+    fixture.idle().await;
+    assert_eq!(fixture.metric("memferry_serve_queries_total{outcome=\"time\"}"), 2.0);
+    fixture.answers().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_beyond_the_limit_wait_and_are_refused() {
+    let fixture = Fixture::with(|options| {
+        options.limits.queries = 2;
+        options.limits.wait = Duration::from_millis(300);
+    })
+    .await;
+    let mut client = fixture.client().await;
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let info = client.execute(ENDLESS_ROWS.to_owned(), None).await.unwrap();
+        let mut rows = client.do_get(ticket(&info)).await.unwrap();
+        rows.next().await.unwrap().unwrap();
+        running.push(rows);
+    }
+    let error = query(&mut client, "select 1 as n").await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    assert!(error.message().contains("2 queries are running"), "{error}");
+    assert_eq!(fixture.metric("memferry_serve_queries_total{outcome=\"refused\"}"), 1.0);
+    // One that waits gets the place of one that ends.
+    let mut waiting = fixture.client().await;
+    let answer = tokio::spawn(async move { query(&mut waiting, "select 1 as n").await });
+    fixture.until("it waits", || fixture.metric("memferry_serve_queries_waiting") == 1.0).await;
+    running.pop();
+    answer.await.unwrap().unwrap();
+    drop(running);
+    fixture.answers().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_beyond_its_size_is_refused() {
+    let fixture = Fixture::with(|options| options.limits.message_bytes = 64 << 10).await;
+    let mut client = fixture.client().await;
+    let sql = format!("select '{}' as n", "x".repeat(128 << 10));
+    let error = query(&mut client, &sql).await.unwrap_err();
+    assert_eq!(error.code(), Code::OutOfRange, "{error}");
+    query(&mut client, &format!("select '{}' as n", "x".repeat(32 << 10))).await.unwrap();
+    let action = Action::new("CancelFlightInfo", vec![0_u8; 128 << 10]);
+    let error = to_status(client.do_action(action).await.unwrap_err());
+    assert_eq!(error.code(), Code::OutOfRange, "{error}");
+    fixture.answers().await;
+}

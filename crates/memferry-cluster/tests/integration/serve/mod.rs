@@ -1,0 +1,13 @@
+//! `memferry serve` with the client of arrow-flight, over loopback.
+
+mod access;
+mod bad_input;
+mod cancel;
+mod clients;
+mod fixture;
+mod limits;
+mod metadata;
+mod program;
+mod queries;
+mod shutdown;
+mod updates;
