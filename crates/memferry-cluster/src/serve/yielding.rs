@@ -18,7 +18,9 @@ use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, SessionStateBuilder, TaskContext};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::statistics::StatisticsArgs;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties, replace_children_if_necessary,
+};
 use datafusion::prelude::SessionContext;
 use futures::Stream;
 
