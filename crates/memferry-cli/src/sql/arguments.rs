@@ -69,7 +69,8 @@ impl Arguments {
             Format::Json => "json",
             Format::Arrow => return Err(usage("--format arrow is not for --cluster; use csv or json")),
         };
-        let mut options: Vec<OsString> = vec![format!("--cluster={cluster}").into(), format!("--format={format}").into()];
+        let mut options: Vec<OsString> =
+            vec![format!("--cluster={cluster}").into(), format!("--format={format}").into()];
         options.extend(self.session.partitions.map(|count| format!("--partitions={count}").into()));
         options.extend(self.explain.then(|| "--explain".into()));
         if let Some(query) = &self.statements {

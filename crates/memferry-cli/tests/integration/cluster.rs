@@ -37,9 +37,11 @@ fn worker_and_sql_of_clusters_become_the_program() {
     let script = "for argument; do echo \"<$argument>\"; done";
     let output = with_script(script, &["worker", "c.toml", "--name", "a:1", "--help"]);
     assert_eq!(text(&output.stdout), "<worker>\n<c.toml>\n<--name>\n<a:1>\n<--help>\n");
-    let all = ["sql", "--cluster", "a:1,b:2", "--format", "csv", "--partitions", "3", "--explain", "SELECT -1"];
+    let all =
+        ["sql", "--cluster", "a:1,b:2", "--format", "csv", "--partitions", "3", "--explain", "SELECT -1"];
     let output = with_script(script, &all);
-    let expected = "<sql>\n<--cluster=a:1,b:2>\n<--format=csv>\n<--partitions=3>\n<--explain>\n<-->\n<SELECT -1>\n";
+    let expected =
+        "<sql>\n<--cluster=a:1,b:2>\n<--format=csv>\n<--partitions=3>\n<--explain>\n<-->\n<SELECT -1>\n";
     assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
     // Tables of this machine are not those of the cluster.
     for refused in [&["--tpch", "1"][..], &["--table", "t=t.parquet"], &["--format", "arrow"], &["--json"]] {
@@ -55,7 +57,9 @@ fn a_missing_program_is_named() {
     let directory = TempDir::new().unwrap();
     let lonely: PathBuf = directory.path().join("memferry");
     fs::copy(env!("CARGO_BIN_EXE_memferry"), &lonely).unwrap();
-    for arguments in [&["serve", "--help"][..], &["bench", "serve"], &["worker"], &["sql", "--cluster", "a:1", "SELECT 1"]] {
+    for arguments in
+        [&["serve", "--help"][..], &["bench", "serve"], &["worker"], &["sql", "--cluster", "a:1", "SELECT 1"]]
+    {
         let mut command = Command::new(&lonely);
         let output = command.args(arguments).env("PATH", "").env_remove("MEMFERRY_CLUSTER").output().unwrap();
         let error = text(&output.stderr);
