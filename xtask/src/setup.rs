@@ -1,5 +1,7 @@
 //! `cargo xtask setup`: installs the missing programs that chores need, with apt-get, rustup, cargo and pip.
 
+use std::fs;
+
 use crate::redis;
 use crate::shell::{self, Failure, cargo, nightly, program};
 

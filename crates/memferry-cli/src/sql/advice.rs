@@ -183,6 +183,7 @@ pub(crate) fn advise(arguments: &AdviceArguments, out: &mut dyn Write) -> Result
     let of_session = Arguments {
         statements: None,
         file: None,
+        cluster: None,
         session: arguments.session.clone(),
         load: true,
         explain: false,
