@@ -10,6 +10,7 @@
 //!    side_cache                         memory behind a cache in hardware
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
+//!    storage ──▶ file_scan  how far a scan of files reads ahead, how long it takes; and again when it sees other times
 //! ```
 //!
 //! ```
@@ -51,6 +52,7 @@ pub(crate) mod copiers;
 #[cfg(feature = "internals")]
 pub(crate) mod cores;
 mod error;
+mod file_scan;
 mod fluid;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod hardware;
@@ -60,9 +62,12 @@ pub(crate) mod offload;
 pub(crate) mod pipeline;
 #[cfg(feature = "internals")]
 pub(crate) mod side_cache;
+mod storage;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod traffic;
 
 pub use advise::{Advice, Alternative, Plan};
 pub use error::ModelError;
+pub use file_scan::{FileScan, FileScanAdvice, Forecast, Limit, Observed};
 pub use pipeline::{Column, Fetch, Stage};
+pub use storage::ReadRates;
