@@ -552,9 +552,6 @@ async fn scans_decide_again_when_the_storage_has_another_speed() {
     let (expected, report) = run(&near, query).await.unwrap();
     assert_eq!(pretty_format_batches(&answer).unwrap().to_string(), expected);
     assert!(report.time_predicted > Duration::ZERO, "default rates predict too: {report:?}");
-    set(&near, &["memferry.read_ahead = false"]).await;
-    let (_, report) = run(&near, query).await.unwrap();
-    assert_eq!(report.bytes_read_ahead, 0, "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
