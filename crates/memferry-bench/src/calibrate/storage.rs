@@ -134,9 +134,9 @@ impl StorageProbe {
 
     fn read(&self, size_bytes: usize, depth: u32) -> io::Result<Reads> {
         let barrier = Barrier::new(depth as usize);
-        let reader = |number: u32| {
+        let reader = |number: u32| -> io::Result<(Vec<f64>, f64)> {
             let mut buffer = Buffer::new(size_bytes);
-            let mut random = Random(u64::from(number) << 32 | size_bytes as u64);
+            let mut random = Random((u64::from(number) << 32) | size_bytes as u64);
             let mut times = Vec::new();
             barrier.wait();
             let begin = Instant::now();

@@ -79,8 +79,9 @@ impl ScanForecast {
     /// Whether cores wait for the storage for most of the time, by the forecast and in fact, so that they may decode for later
     /// queries.
     pub(super) fn decodes_early(&self) -> bool {
-        let State { forecasts, seen } = &*self.lock();
-        let is_predicted = forecasts.as_ref().is_some_and(|(_, now)| now.advice().limit == Limit::Storage);
+        let state = self.lock();
+        let seen = state.seen;
+        let is_predicted = state.forecasts.as_ref().is_some_and(|(_, now)| now.advice().limit == Limit::Storage);
         is_predicted && seen.groups_count >= EARLY_GROUPS_MIN && seen.waited_s > seen.actual_s / 2.0
     }
 
