@@ -32,7 +32,9 @@ const BLOCK_BYTES: usize = 4096;
 #[non_exhaustive]
 pub enum StorageRateError {
     /// The directory is none, or cannot be used.
-    #[error("cannot use {directory} for a measurement of storage: {source}; give a directory that can be written")]
+    #[error(
+        "cannot use {directory} for a measurement of storage: {source}; give a directory that can be written"
+    )]
     Directory {
         /// The directory.
         directory: PathBuf,
@@ -91,8 +93,7 @@ impl StorageProbe {
             true => (16 << 20, Duration::from_millis(5)),
             false => (256 << 20, Duration::from_millis(100)),
         };
-        let unusable =
-            |source| StorageRateError::Directory { directory: directory.to_owned(), source };
+        let unusable = |source| StorageRateError::Directory { directory: directory.to_owned(), source };
         let directory = fs::canonicalize(directory).map_err(unusable)?;
         let path = directory.join(format!(".memferry-calibrate-{}", std::process::id()));
         let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(unusable)?;
@@ -109,8 +110,7 @@ impl StorageProbe {
     /// # Errors
     /// [`StorageRateError::Read`].
     pub fn pass(&self, source: &str, progress: &mut dyn FnMut()) -> Result<Storage, StorageRateError> {
-        let failed =
-            |source| StorageRateError::Read { directory: self.directory.clone(), source };
+        let failed = |source| StorageRateError::Read { directory: self.directory.clone(), source };
         let mut rates = Vec::new();
         let mut latency_s = f64::INFINITY;
         for size_bytes in SIZES_BYTES {
@@ -151,10 +151,12 @@ impl StorageProbe {
             }
         };
         let all: Vec<io::Result<(Vec<f64>, f64)>> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..depth).map(|number| {
-                let reader = &reader;
-                scope.spawn(move || reader(number))
-            }).collect();
+            let threads: Vec<_> = (0..depth)
+                .map(|number| {
+                    let reader = &reader;
+                    scope.spawn(move || reader(number))
+                })
+                .collect();
             threads.into_iter().map(|thread| thread.join().expect("a reader does not panic")).collect()
         });
         let mut reads = Vec::new();
@@ -290,6 +292,9 @@ mod tests {
             "the file system of /full has no room for a file of 16 MiB; free some, or give a directory of another one"
         );
         let error = StorageProbe::new(Path::new("/no/such"), SamplingPlan::QUICK).unwrap_err();
-        assert!(error.to_string().starts_with("cannot use /no/such for a measurement of storage: No such"), "{error}");
+        assert!(
+            error.to_string().starts_with("cannot use /no/such for a measurement of storage: No such"),
+            "{error}"
+        );
     }
 }

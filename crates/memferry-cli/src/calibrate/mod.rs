@@ -182,7 +182,8 @@ fn passes(
     }
     let mut calibrator = Calibrator::new(machine, effort, are_devices_emulated())?;
     let storage_steps = probes.len() * StorageProbe::STEPS_COUNT;
-    let calibration_steps = if calibrates { calibrator.steps_count() + scans::STEPS_COUNT + storage_steps } else { 0 };
+    let calibration_steps =
+        if calibrates { calibrator.steps_count() + scans::STEPS_COUNT + storage_steps } else { 0 };
     let check_steps = if arguments.check { 1 + scans::CHECK_STEPS_COUNT } else { 0 };
     let bar = Bar::of("measuring this machine", effort.passes * (calibration_steps + check_steps));
     let mut step = || bar.advance(1);

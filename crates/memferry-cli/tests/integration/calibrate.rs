@@ -128,7 +128,11 @@ fn storage_that_cannot_be_measured_is_an_error_before_the_measurement() {
         return skip(Needs::Kernel("tmpfs"), "/dev/shm is no file system of its own");
     }
     let memory = memferry(&["calibrate", "--storage", "/dev/shm"]).output().unwrap();
-    says(&memory, FAILURE, &["/dev/shm does not read past the page cache (it is tmpfs)", "a directory on a disk"]);
+    says(
+        &memory,
+        FAILURE,
+        &["/dev/shm does not read past the page cache (it is tmpfs)", "a directory on a disk"],
+    );
 }
 
 /// Under `memferry emulate` the devices are emulated. They are measured like others, and the profile marks them as

@@ -117,8 +117,10 @@ impl Explained<'_> {
         let columns_count = (readers.demand.first().len() + readers.demand.late().len()).max(1) as u64;
         let partitions_count = u64::from(readers.forecast.partitions_count());
         let of_partition = groups_count.div_ceil(partitions_count);
-        let scan = readers.file_scan((of_partition, group_bytes, group_bytes / columns_count), readers.window_bytes);
-        let FileScanAdvice { predicted_s, storage_s, work_s, on_demand_s, window_bytes, .. } = scan.advise(&rates);
+        let scan =
+            readers.file_scan((of_partition, group_bytes, group_bytes / columns_count), readers.window_bytes);
+        let FileScanAdvice { predicted_s, storage_s, work_s, on_demand_s, window_bytes, .. } =
+            scan.advise(&rates);
         let ms = |time_s: f64| time_s * 1e3;
         write!(f, "; predicted {:.1} ms a partition (storage {:.1}", ms(predicted_s), ms(storage_s))?;
         f.write_str(if rates.is_calibrated() { "" } else { " uncalibrated" })?;

@@ -132,14 +132,19 @@ impl Readers {
     }
 
     /// The scan for the model: of so many row groups of a partition, their mean bytes and those of a read.
-    pub(super) fn file_scan(&self, (groups_count, group_bytes, read_bytes): (u64, u64, u64), window_bytes: u64) -> FileScan {
+    pub(super) fn file_scan(
+        &self,
+        (groups_count, group_bytes, read_bytes): (u64, u64, u64),
+        window_bytes: u64,
+    ) -> FileScan {
         let rates = self.tiers.as_ref().map(|tiers| tiers.files().rates());
         FileScan {
             groups_count,
             group_bytes,
             read_bytes,
             partitions_count: self.forecast.partitions_count(),
-            work_s_per_byte: rates.map_or(super::rates::WORK_NS_PER_BYTE, |rates| rates.work_ns_per_byte()) / 1e9,
+            work_s_per_byte: rates.map_or(super::rates::WORK_NS_PER_BYTE, |rates| rates.work_ns_per_byte())
+                / 1e9,
             window_bytes_max: window_bytes,
         }
     }

@@ -81,7 +81,8 @@ impl ScanForecast {
     pub(super) fn decodes_early(&self) -> bool {
         let state = self.lock();
         let seen = state.seen;
-        let is_predicted = state.forecasts.as_ref().is_some_and(|(_, now)| now.advice().limit == Limit::Storage);
+        let is_predicted =
+            state.forecasts.as_ref().is_some_and(|(_, now)| now.advice().limit == Limit::Storage);
         is_predicted && seen.groups_count >= EARLY_GROUPS_MIN && seen.waited_s > seen.actual_s / 2.0
     }
 
@@ -121,7 +122,9 @@ impl fmt::Display for ScanForecast {
         let kib = |forecast: &Forecast| forecast.advice().window_bytes >> 10;
         match now.decisions_count() {
             1 => write!(f, ", reading {} KiB ahead", kib(now)),
-            count => write!(f, ", decided {count} times: reading {} KiB ahead, then {}", kib(first), kib(now)),
+            count => {
+                write!(f, ", decided {count} times: reading {} KiB ahead, then {}", kib(first), kib(now))
+            }
         }
     }
 }
@@ -181,7 +184,8 @@ mod tests {
             window_bytes_max: 32 << 20,
         };
         forecast.begin(&ReadRates::default(), || scan);
-        let seen = |waited_s, worked_s| Observed { groups_count: 1, bytes, read_bytes: bytes, waited_s, worked_s };
+        let seen =
+            |waited_s, worked_s| Observed { groups_count: 1, bytes, read_bytes: bytes, waited_s, worked_s };
         let mut early_from = None;
         for group in 0..20 {
             forecast.observe(seen(1e-3, 1e-4), false);

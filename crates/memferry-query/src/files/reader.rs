@@ -148,8 +148,10 @@ impl AsyncFileReader for FileReader {
                 self.readers.places.enter(self.partition, place);
             }
             self.look_ahead(&ranges).await?;
-            let is_new_group = is_first || self.ahead.as_ref().is_some_and(|ahead| ahead.enters_group(&ranges));
-            if let (Some(state), Some(window_bytes)) = (&mut self.ahead, self.readers.forecast.window_bytes()) {
+            let is_new_group =
+                is_first || self.ahead.as_ref().is_some_and(|ahead| ahead.enters_group(&ranges));
+            if let (Some(state), Some(window_bytes)) = (&mut self.ahead, self.readers.forecast.window_bytes())
+            {
                 state.set_window(window_bytes.min(self.source.window_bytes_max()));
             }
             let Requested { ahead, now } = match &mut self.ahead {
@@ -234,7 +236,9 @@ impl FileReader {
 
     /// Notes how long the last request took, until now.
     fn note_times(&self) {
-        let Some(Delivered { at, waited, bytes, read_bytes, is_new_group, is_first }) = self.delivered else { return };
+        let Some(Delivered { at, waited, bytes, read_bytes, is_new_group, is_first }) = self.delivered else {
+            return;
+        };
         let worked = at.elapsed();
         if let Some(tiers) = &self.readers.tiers {
             tiers.files().rates().worked(worked, bytes);

@@ -541,7 +541,10 @@ async fn scans_decide_again_when_the_storage_has_another_speed() {
     let report = FileReport::of(plan.as_ref());
     // 0.1 MB/s for the bytes that were read, by either partition at a time.
     assert!(report.time_predicted > Duration::from_micros(10 * report.bytes_read), "{report:?}");
-    assert!(report.time_actual > Duration::ZERO && report.time_actual < report.time_predicted / 2, "{report:?}");
+    assert!(
+        report.time_actual > Duration::ZERO && report.time_actual < report.time_predicted / 2,
+        "{report:?}"
+    );
     assert!(report.time_actual >= report.time_waiting, "{report:?}");
     assert!((1..=3).contains(&report.decisions_again), "{report:?}");
     let after = words(plan.as_ref());

@@ -226,7 +226,10 @@ impl Forecast {
         self.seen.waited_s += more.waited_s;
         self.seen.worked_s += more.worked_s;
         let groups_min = GROUPS_MIN * u64::from(self.scan.partitions_count.max(1));
-        if self.decisions_count >= DECISIONS_MAX || self.seen.groups_count < groups_min || self.seen.bytes == 0 {
+        if self.decisions_count >= DECISIONS_MAX
+            || self.seen.groups_count < groups_min
+            || self.seen.bytes == 0
+        {
             return false;
         }
         let actual_s = self.seen.time_s();
@@ -245,7 +248,8 @@ impl Forecast {
         let read_s = self.storage_s_per_byte();
         self.scan.work_s_per_byte = worked_s / bytes as f64;
         let is_on_demand = self.scan.window_bytes_max == 0;
-        let storage_s = match waited_s > WAITING_MIN * self.seen.time_s() {
+        let has_waited = waited_s > WAITING_MIN * self.seen.time_s();
+        let storage_s = match has_waited {
             true if is_on_demand => per_byte_s(waited_s),
             true => per_byte_s(self.seen.time_s()),
             // It was fast enough: how much faster is not seen.
@@ -255,7 +259,14 @@ impl Forecast {
         if read_bytes > 0 && storage_s > 0.0 {
             self.rates = self.rates.slowed(storage_s / read_s);
         }
+        let before_bytes = self.advice.window_bytes;
         self.advice = self.scan.advise(&self.rates);
+        if has_waited {
+            // More latency and less bandwidth look alike. A longer window helps against the first, and a shorter one against
+            // neither.
+            let window_bytes = self.advice.window_bytes.max(before_bytes.saturating_mul(2));
+            self.advice.window_bytes = window_bytes.min(self.scan.window_bytes_max);
+        }
         self.seen = Observed::default();
         self.decisions_count += 1;
     }

@@ -84,7 +84,8 @@ impl ReadRates {
             let size_bytes = rates[0].size_bytes as f64;
             // Little's law: `depth` reads of this size complete in the time of one.
             let time_s = |rate: &ReadRate| f64::from(rate.depth) * size_bytes / (rate.mb_per_s * 1e6);
-            by_size.push((size_bytes, along(rates.iter().map(|it| (f64::from(it.depth), time_s(it))), depth)));
+            by_size
+                .push((size_bytes, along(rates.iter().map(|it| (f64::from(it.depth), time_s(it))), depth)));
         }
         along(by_size.into_iter(), size_bytes) * self.slowdown
     }

@@ -164,8 +164,9 @@ mod tests {
         let rate = ReadRate { size_bytes: 4096, depth: 1, mb_per_s: 40.5 };
         let storage = Storage::new("/data".into(), 99.5, vec![rate], "a test".to_owned());
         let storage = Vec::from_iter(storage);
-        let profile =
-            profile.with_measured(Measured { copy_methods, reference, storage, ..Measured::default() }).unwrap();
+        let profile = profile
+            .with_measured(Measured { copy_methods, reference, storage, ..Measured::default() })
+            .unwrap();
         let lent = own.clone().with_profile(&profile).unwrap();
         assert_eq!(lent.copy_methods(), copy_methods);
         assert!(lent.is_this_machine() && lent.name() == "here");

@@ -163,11 +163,17 @@ fn a_longer_latency_makes_the_window_longer() {
     let before = forecast.advice().window_bytes;
     // Waits for 40 ms for each row group.
     for _ in 0..4 {
-        forecast.observe(Observed { groups_count: 1, bytes: 2 * MIB, read_bytes: 2 * MIB, waited_s: 0.04, worked_s: 0.002 });
+        forecast.observe(Observed {
+            groups_count: 1,
+            bytes: 2 * MIB,
+            read_bytes: 2 * MIB,
+            waited_s: 0.04,
+            worked_s: 0.002,
+        });
     }
     assert_eq!(forecast.decisions_count(), 2);
     let after = forecast.advice();
-    assert!(after.limit == Limit::Storage && after.window_bytes >= before, "{before} {after:?}");
+    assert!(after.limit == Limit::Storage && after.window_bytes > before, "{before} {after:?}");
 }
 
 #[test]
@@ -187,5 +193,6 @@ fn bytes_in_memory_take_no_time_of_the_storage() {
     for _ in 0..100 {
         forecast.observe(Observed { groups_count: 1, bytes, read_bytes: 0, waited_s: 0.0, worked_s: 0.5 });
     }
-    assert_eq!((forecast.decisions_count(), forecast.rates()), (2, &before));
+    assert!(forecast.decisions_count() > 1);
+    assert_eq!(forecast.rates(), &before);
 }
