@@ -5,7 +5,6 @@
 #![deny(unsafe_code)]
 
 mod api;
-mod apt;
 mod asan;
 mod background;
 mod binaries;

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::apt::{Apt, Release, archive};
+use memferry_guest::apt::{Apt, Release, archive};
+
 use crate::shell::{self, Failure, program};
 
 /// The file with the version of the kept source.

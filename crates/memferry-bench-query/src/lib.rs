@@ -1,4 +1,4 @@
-//! Queries beside plain DataFusion: TPC-H, the papers' query, and the benchmark over both.
+//! Queries beside plain DataFusion: TPC-H, the papers' query, and the benchmark over both; the sub-NUMA study ([`sncdb`]).
 //!
 //! ```text
 //! tpch_tables, paper_table ─▶ tables ─▶ QueryRunner   plain DataFusion, or tiered tables with prefetching
@@ -16,6 +16,7 @@ mod modelled;
 mod paper_table;
 mod process;
 mod runner;
+pub mod sncdb;
 pub mod tpch;
 mod tpch_files;
 mod tpch_tables;
@@ -81,6 +82,14 @@ pub enum QueryError {
         name: String,
         /// The names that the benchmark knows.
         known: String,
+    },
+    /// The server of a benchmark cannot listen.
+    #[error("{address} cannot be listened at: {error}; choose another port, or 0 for a free one")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The error of the system.
+        error: std::io::Error,
     },
     /// The model does not know the machine well enough.
     #[error(transparent)]

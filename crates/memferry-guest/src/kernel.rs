@@ -12,7 +12,6 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::apt;
 use crate::error::Error;
 use crate::tools;
 
@@ -125,7 +124,7 @@ fn store_new(directory: &Path, work: &Path) -> Result<Kernel, Error> {
         return store(directory, work, &version, &image, &files);
     }
     eprintln!("fetching a kernel for the guest into {}, once", directory.display());
-    let fetched = apt::fetch(work)?;
+    let fetched = crate::kernel_package::fetch(work)?;
     store(directory, work, &fetched.version, &fetched.image, &fetched.files)
 }
 

@@ -13,7 +13,8 @@
 //! as fast as the host's: do not measure in a guest.
 #![deny(unsafe_code)]
 
-mod apt;
+#[doc(hidden)]
+pub mod apt;
 mod boot;
 mod error;
 mod image;
@@ -21,6 +22,7 @@ mod image;
 #[allow(unsafe_code, reason = "mount, fork, trace, reap, exit through a port")]
 mod init;
 mod kernel;
+mod kernel_package;
 mod layout;
 mod pages;
 mod plan;
@@ -35,7 +37,8 @@ mod share;
 mod signals;
 #[allow(unsafe_code, reason = "modes of terminals")]
 mod terminal;
-mod tools;
+#[doc(hidden)]
+pub mod tools;
 
 pub use boot::{BootOptions, Booted, boot};
 pub use error::Error;

@@ -56,17 +56,19 @@ pub(crate) fn cache() -> Result<PathBuf, Error> {
 }
 
 /// A call of a program. Its command line is printed before it runs.
-pub(crate) struct Call {
+pub struct Call {
     command: Command,
     line: String,
 }
 
 impl Call {
-    pub(crate) fn new(program: &str) -> Call {
+    /// A call without arguments.
+    pub fn new(program: &str) -> Call {
         Call { command: Command::new(program), line: program.to_owned() }
     }
 
-    pub(crate) fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         for argument in arguments {
             self.line = format!("{} {}", self.line, argument.as_ref().to_string_lossy());
             self.command.arg(argument);
@@ -74,14 +76,18 @@ impl Call {
         self
     }
 
-    pub(crate) fn directory(mut self, directory: &Path) -> Self {
+    /// Sets the working directory.
+    pub fn directory(mut self, directory: &Path) -> Self {
         self.command.current_dir(directory);
         self
     }
 
     /// Runs the program to its end. Its output goes to standard error, because standard output is that of the guest's
     /// program.
-    pub(crate) fn run(mut self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// The program cannot be run, or fails.
+    pub fn run(mut self) -> Result<(), Error> {
         eprintln!("$ {}", self.line);
         let output = self.command.stdout(io::stderr()).stdin(Stdio::null()).status();
         let status = output.map_err(|error| Error::Kernel(format!("cannot run `{}`: {error}", self.line)))?;
@@ -93,7 +99,10 @@ impl Call {
     }
 
     /// Runs the program to its end and returns its standard output.
-    pub(crate) fn output(mut self) -> Result<String, Error> {
+    ///
+    /// # Errors
+    /// The program cannot be run, or fails.
+    pub fn output(mut self) -> Result<String, Error> {
         eprintln!("$ {}", self.line);
         let output = self.command.stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| Error::Kernel(format!("cannot run `{}`: {error}", self.line)))?;

@@ -36,18 +36,22 @@ pub mod load;
 #[allow(unsafe_code)]
 mod near;
 mod options;
+mod packed;
 mod placement;
 mod scan;
 mod session;
 mod table;
 mod tiers;
 
-pub use data::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, RowGroup, TableData, TableError, TableWriter};
+pub use data::{
+    Layout, PackedColumns, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, RowGroup, TableData, TableError, TableWriter,
+};
 pub use domains::{DomainExec, QueryDomains};
 pub use load::LoadError;
 #[doc(inline)]
 pub use memferry_schedule as schedule;
 pub use options::{MemferryOptions, Prefetch, Pushdown, Setting};
+pub use packed::{BitPacked, PackedColumn};
 pub use placement::{ColumnPlace, PlacementClause, PlacementError, TablePlacement};
 pub use scan::{ScanReport, TieredScanExec};
 pub use session::{SessionOptions, session};

@@ -61,6 +61,25 @@ impl Domains {
         }
     }
 
+    /// The domains with those of their CPUs that are in `cpus`, and without domains that have none of them.
+    ///
+    /// # Errors
+    /// [`DomainsError::NoCpus`] if no CPU is left.
+    pub fn confined(&self, cpus: &[u32]) -> Result<Domains, DomainsError> {
+        let left = |index: usize| -> Vec<u32> {
+            self[index].cpus.iter().copied().filter(|cpu| cpus.contains(cpu)).collect()
+        };
+        let kept: Vec<usize> = (0..self.len()).filter(|&index| !left(index).is_empty()).collect();
+        if kept.is_empty() {
+            return Err(DomainsError::NoCpus);
+        }
+        Ok(self.select(&kept, |index| {
+            let mut domain = self[index].clone();
+            domain.cpus = left(index);
+            vec![domain]
+        }))
+    }
+
     /// Each domain divided into `parts` logical domains, by CPUs: the first parts have one more if the division leaves some.
     ///
     /// # Errors
@@ -200,6 +219,17 @@ mod tests {
         assert_eq!(parts.distance(0, 4), Distance::SameSocket);
         assert_eq!(parts.distance(0, 20), Distance::OtherSocket);
         assert_eq!(parts.by_distance(4)[..6], [4, 0, 1, 2, 3, 5]);
+    }
+
+    #[test]
+    fn domains_are_confined_to_cpus() {
+        let domains = xeon_max();
+        let (first, last) = (&domains[1].cpus, &domains[6].cpus);
+        let kept = domains.confined(&[last[2], first[1], first[0], u32::MAX]).unwrap();
+        let cpus: Vec<&[u32]> = kept.iter().map(|domain| &domain.cpus[..]).collect();
+        assert_eq!(cpus, [&first[..2], &last[2..3]]);
+        assert_eq!((kept[0].cpu_node, kept.distance(0, 1)), (domains[1].cpu_node, Distance::OtherSocket));
+        assert_eq!(domains.confined(&[u32::MAX]).unwrap_err(), DomainsError::NoCpus);
     }
 
     #[test]

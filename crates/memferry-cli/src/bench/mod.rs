@@ -15,6 +15,7 @@ mod papers;
 mod peers;
 mod processes;
 mod query;
+mod sncdb;
 mod soak;
 mod workload;
 
@@ -61,6 +62,7 @@ enum Bench {
     Offload(offload::Arguments),
     Processes(processes::Arguments),
     Query(query::Arguments),
+    Sncdb(sncdb::Arguments),
     Soak(soak::Arguments),
     Workload(workload::Arguments),
 }
@@ -82,6 +84,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Offload(arguments) => offload::run(arguments, out),
         Bench::Processes(arguments) => processes::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
+        Bench::Sncdb(arguments) => sncdb::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
         Bench::Workload(arguments) => workload::run(arguments, out),
     }

@@ -62,7 +62,8 @@ impl Session<'_> {
             Some(placement) => placement.clone(),
             None => self.kept_placement(&source, load.columns.as_deref()),
         };
-        let layout = Layout { placement, ..layout(&self.tiers, self.partitions) };
+        let packed = load.packed.clone();
+        let layout = Layout { placement, packed, ..layout(&self.tiers, self.partitions) };
         let (context, from) = (self.context.clone(), Arc::clone(&table));
         let started = Instant::now();
         let task = self.runner.spawn(async move { from.load(&context, &layout, progress).await });
@@ -172,6 +173,9 @@ fn explain(error: LoadError) -> anyhow::Error {
     match error {
         LoadError::Plan(error) => explain_error(error),
         LoadError::Table(TableError::Placement(error)) => placement::explain(error),
+        LoadError::Table(error @ (TableError::NoColumnToPack { .. } | TableError::NotPackable { .. })) => {
+            usage(error)
+        }
         error => error.into(),
     }
 }

@@ -13,7 +13,7 @@ use datafusion::sql::parser::Statement as SqlStatement;
 use memferry_bench_query::{CarriedBytes, QueryTiers, tiered_session};
 use memferry_query::files::{self, FileReport};
 use memferry_query::schedule::{Binding, Domains};
-use memferry_query::{MemferryOptions, Prefetch, QueryDomains, ScanReport, SessionOptions};
+use memferry_query::{MemferryOptions, PackedColumns, Prefetch, QueryDomains, ScanReport, SessionOptions};
 
 use super::answer::{Answer, Discarded, Planned, Printed};
 use super::arguments::{Arguments, Format, NamedPlacement};
@@ -146,7 +146,8 @@ impl<'a> Session<'a> {
         if arguments.load {
             for table in &arguments.tables {
                 let table = TableReference::bare(table.name.as_str());
-                let load = LoadTable { table, columns: None, placement: None, in_background: false };
+                let packed = PackedColumns::None;
+                let load = LoadTable { table, columns: None, packed, placement: None, in_background: false };
                 session.load(&load, out)?;
             }
         }

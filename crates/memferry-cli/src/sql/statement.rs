@@ -12,7 +12,7 @@ use datafusion::sql::sqlparser::ast::{Ident, Statement as AstStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, GenericDialect, dialect_from_str};
 use datafusion::sql::sqlparser::parser::{IsOptional, Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
-use memferry_query::{MemferryOptions, PlacementError, TablePlacement};
+use memferry_query::{MemferryOptions, PackedColumns, PlacementError, TablePlacement};
 
 use crate::error::usage;
 use crate::query::explain_error;
@@ -26,12 +26,15 @@ pub(super) enum Statement {
     Sql(Box<SqlStatement>),
 }
 
-/// `LOAD TABLE name [COLUMNS (column, ...)] [PLACE placement] [IN BACKGROUND]`: brings a table into memory.
+/// `LOAD TABLE name [COLUMNS (column, ...)] [PACKED [(column, ...)]] [PLACE placement] [IN BACKGROUND]`: brings a table into
+/// memory.
 #[derive(Debug, PartialEq)]
 pub(super) struct LoadTable {
     pub(super) table: TableReference,
     /// `None`: all columns.
     pub(super) columns: Option<Vec<String>>,
+    /// The columns that are bit-packed.
+    pub(super) packed: PackedColumns,
     /// `None`: the one that the table was made with, or else the home node.
     pub(super) placement: Option<TablePlacement>,
     /// Whether the next statement need not wait.
@@ -74,8 +77,8 @@ fn without_prefix(mut statement: SqlStatement) -> SqlStatement {
     statement
 }
 
-const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b) PLACE COLUMN a NUMA NODE (1); all may end \
-                         with IN BACKGROUND";
+const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b) PACKED (b) PLACE COLUMN a NUMA NODE (1); all \
+                         may end with IN BACKGROUND";
 const PLACE_FORM: &str =
     "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with IN BACKGROUND";
 const SHOW_FORM: &str = "write SHOW PLACEMENT name";
@@ -108,14 +111,15 @@ fn parse_own(text: &str, dialect: &dyn Dialect) -> Result<Option<Statement>> {
 
 fn load(parser: &mut Parser<'_>) -> Result<LoadTable> {
     let table = table_name(parser)?;
-    let mut columns = None;
-    if takes(parser, &["columns"]) {
-        let listed = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false);
-        columns = Some(listed.map_err(explain_parser)?.into_iter().map(column_name).collect());
-    }
+    let columns = takes(parser, &["columns"]).then(|| column_names(parser)).transpose()?;
+    let packed = match takes(parser, &["packed"]) {
+        true if parser.peek_token().token == Token::LParen => PackedColumns::Named(column_names(parser)?),
+        true => PackedColumns::All,
+        false => PackedColumns::None,
+    };
     let placement = takes(parser, &["place"]).then(|| placement(parser)).transpose()?;
     let in_background = ends_in_background(parser)?;
-    Ok(LoadTable { table, columns, placement, in_background })
+    Ok(LoadTable { table, columns, packed, placement, in_background })
 }
 
 fn place(parser: &mut Parser<'_>, table: TableReference) -> Result<PlaceTable> {
@@ -178,6 +182,12 @@ fn explain_parser(error: ParserError) -> anyhow::Error {
     explain_error(DataFusionError::from(error))
 }
 
+/// The names of columns, in parentheses.
+fn column_names(parser: &mut Parser<'_>) -> Result<Vec<String>> {
+    let listed = parser.parse_parenthesized_column_list(IsOptional::Mandatory, false);
+    Ok(listed.map_err(explain_parser)?.into_iter().map(column_name).collect())
+}
+
 /// The name of a column: lower case unless quoted.
 fn column_name(column: Ident) -> String {
     if column.quote_style.is_some() { column.value } else { column.value.to_ascii_lowercase() }
@@ -225,6 +235,7 @@ mod tests {
         let all = |table: &str| LoadTable {
             table: TableReference::from(table),
             columns: None,
+            packed: PackedColumns::None,
             placement: None,
             in_background: false,
         };
@@ -241,6 +252,10 @@ mod tests {
             load("load table t columns (a) place column a numa node (1), numa node (0) in background");
         let placement = "column a numa node (1), numa node (0)".parse().unwrap();
         assert_eq!((placed.placement, placed.in_background), (Some(placement), true));
+        assert_eq!(load("load table t packed"), LoadTable { packed: PackedColumns::All, ..all("t") });
+        let packed = load("load table t columns (a, b) packed (A, \"B\") place numa node (0)");
+        assert_eq!(packed.packed, PackedColumns::Named(vec!["a".to_owned(), "B".to_owned()]));
+        assert!(packed.columns.is_some() && packed.placement.is_some());
     }
 
     #[test]
@@ -284,6 +299,8 @@ mod tests {
             "load table t (a)",
             "load table t columns (a) where a > 1",
             "load table t in",
+            "load table t packed ()",
+            "load table t packed (a) columns (a)",
             "load table t in background columns (a)",
         ] {
             let error = parse(text, "generic").unwrap_err().to_string();

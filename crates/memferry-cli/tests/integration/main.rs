@@ -6,6 +6,7 @@ mod bench_offload;
 mod bench_papers;
 mod bench_processes;
 mod bench_qdp;
+mod bench_sncdb;
 mod calibrate;
 mod cli;
 mod configure;

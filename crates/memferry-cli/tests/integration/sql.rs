@@ -185,6 +185,37 @@ fn columns_are_loaded_and_others_from_the_files_again() {
     assert_eq!(prints(&["sql", "--format", "csv", "--table", &table, again]), "a\n5\n");
 }
 
+#[test]
+fn packed_columns_answer_alike_in_less_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(directory.path(), 200_000);
+    let ask = "select count(*) as n, sum(b) as s, min(name) as m from t where a >= 199990";
+    let size = |load: &str| -> f64 {
+        let printed = prints(&["sql", "--table", &table, &format!("{load}; {ask}")]);
+        assert!(printed.contains("3999890") && printed.contains("row 199990"), "{printed}");
+        let (_, after) = printed.split_once("3 columns, ").unwrap();
+        let (number, unit) = after.split_once(' ').unwrap();
+        assert!(unit.starts_with("MiB"), "{printed}");
+        number.parse().unwrap()
+    };
+    let plain = size("load table t");
+    assert!(size("load table t packed (A)") < plain && size("load table t packed") < plain - 1.0);
+    let background = format!("load table t packed (a, b) in background; {}", format!("{ask};").repeat(50));
+    let printed = prints(&["sql", "--format", "csv", "--table", &table, &background]);
+    assert_eq!(printed.matches("10,3999890,row 199990").count(), 50, "{printed}");
+    // The table ascends: one of its row groups has the row.
+    let explained = "load table t packed; explain analyze select b from t where a = 150000";
+    let printed = prints(&["sql", "--table", &table, explained]);
+    assert!(
+        printed.contains("row_groups_skipped=") && !printed.contains("row_groups_skipped=0"),
+        "{printed}"
+    );
+    for (columns, says) in [("nosuch", "there is no column"), ("name", "cannot be bit-packed")] {
+        let load = format!("load table t packed ({columns})");
+        fails(&["sql", "--table", &table, &load], USAGE, &[columns, says]);
+    }
+}
+
 /// Answers are right before, during and after; the note comes between two statements.
 #[test]
 fn a_table_is_loaded_in_the_background() {

@@ -36,6 +36,24 @@ pub enum TableError {
         /// Columns of the batch.
         found: String,
     },
+    /// The layout packs a column that the table does not have.
+    #[error("there is no column {column:?} to pack; the table has {columns}")]
+    NoColumnToPack {
+        /// The requested column.
+        column: String,
+        /// Columns of the table.
+        columns: String,
+    },
+    /// The layout packs a column whose type has no bits to spare.
+    #[error(
+        "column {column:?} is of type {data_type}, which cannot be bit-packed; pack integers, dates, times and durations"
+    )]
+    NotPackable {
+        /// Name of the column.
+        column: String,
+        /// Its type.
+        data_type: DataType,
+    },
     /// Even the smallest group needs more values than offsets or dictionary keys can count.
     #[error(
         "column {column:?} has more than 2 GiB, or more different values than its dictionary keys can count, in \

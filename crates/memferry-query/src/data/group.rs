@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::{cast, max, min};
-use arrow::datatypes::{DataType, Int64Type, SchemaRef};
+use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use memferry::topology::NodeId;
 
 use super::draft::PlacedColumn;
+use super::sorted::Sorted;
+use crate::packed::BitPacked;
 
 /// A run of rows that is kept, copied and read together.
 ///
@@ -18,6 +21,9 @@ use super::draft::PlacedColumn;
 /// that refers to it.
 #[derive(Clone, Debug)]
 pub struct RowGroup {
+    /// Names and types of the values.
+    schema: SchemaRef,
+    /// The columns as they are in memory.
     batch: RecordBatch,
     facts: Vec<ColumnFacts>,
 }
@@ -33,24 +39,47 @@ pub(super) struct ColumnFacts {
     pub(super) null_count: usize,
     /// Size of the column according to Arrow. A slice has the same size, since it keeps the whole buffers.
     pub(super) memory_bytes: usize,
+    /// The type of a column that is bit-packed.
+    packed: Option<BitPacked>,
+    /// Smallest and largest value, where the column has them at hand: it was packed, or is sorted. `None` with nulls.
+    values: Option<RangeInclusive<i64>>,
+    /// Whether it consists of integers up to `i64` that ascend.
+    is_sorted: bool,
 }
+
+/// How a column of a future row group is packed: its type, its smallest and its largest value.
+pub(super) type Packed = (BitPacked, Option<RangeInclusive<i64>>);
 
 impl RowGroup {
     pub(super) fn try_new(
         schema: SchemaRef,
         rows: usize,
         columns: Vec<PlacedColumn>,
+        packed: Vec<Option<Packed>>,
     ) -> Result<RowGroup, ArrowError> {
-        let facts = columns.iter().map(|column| ColumnFacts {
-            node: column.node,
-            size_bytes: column.size_bytes,
-            null_count: column.array.logical_null_count(),
-            memory_bytes: column.array.get_array_memory_size(),
+        let facts = columns.iter().zip(packed).map(|(column, packed)| {
+            let null_count = column.array.logical_null_count();
+            let (packed, known) = packed.map_or((None, None), |(packed, values)| (Some(packed), values));
+            let sorted = Sorted::new(&column.array, packed.as_ref());
+            let is_sorted = sorted.as_ref().is_some_and(Sorted::is_sorted);
+            let ends = || sorted.as_ref().and_then(Sorted::ends);
+            ColumnFacts {
+                node: column.node,
+                size_bytes: column.size_bytes,
+                null_count,
+                memory_bytes: column.array.get_array_memory_size(),
+                values: known
+                    .filter(|_| null_count == 0 && sorted.is_some())
+                    .or_else(|| if is_sorted { ends() } else { None }),
+                packed,
+                is_sorted,
+            }
         });
-        let facts = facts.collect();
+        let facts: Vec<ColumnFacts> = facts.collect();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let arrays = columns.into_iter().map(|column| column.array).collect();
-        Ok(RowGroup { facts, batch: RecordBatch::try_new_with_options(schema, arrays, &options)? })
+        let stored = stored_schema(&schema, &facts);
+        Ok(RowGroup { facts, batch: RecordBatch::try_new_with_options(stored, arrays, &options)?, schema })
     }
 
     /// The same rows, with these columns in memory of other nodes.
@@ -65,7 +94,8 @@ impl RowGroup {
         }
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows()));
         let batch = RecordBatch::try_new_with_options(self.batch.schema(), arrays, &options);
-        RowGroup { batch: batch.expect("the arrays have the types and lengths of those before"), facts }
+        let batch = batch.expect("the arrays have the types and lengths of those before");
+        RowGroup { schema: self.schema.clone(), batch, facts }
     }
 
     /// Number of rows; never 0.
@@ -73,7 +103,7 @@ impl RowGroup {
         self.batch.num_rows()
     }
 
-    /// The column at `index`, all rows.
+    /// The column at `index` as it is in memory, all rows.
     ///
     /// # Panics
     /// If there is no such column.
@@ -81,7 +111,16 @@ impl RowGroup {
         self.batch.column(index)
     }
 
-    /// All rows and columns.
+    /// The type of a column that is bit-packed here; `None` for others.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn packed(&self, column: usize) -> Option<&BitPacked> {
+        self.facts[column].packed.as_ref()
+    }
+
+    /// All rows and columns as they are in memory: the fields of those that are bit-packed have the extension
+    /// [`BitPacked`]. [`batches`](RowGroup::batches) have the values.
     pub fn batch(&self) -> &RecordBatch {
         &self.batch
     }
@@ -113,15 +152,36 @@ impl RowGroup {
         self.facts[column].size_bytes
     }
 
-    /// The rows in slices of `batch_size`, the last one shorter.
+    /// The rows in slices of `batch_size`, the last one shorter. Bit-packed columns are unpacked.
     ///
     /// # Panics
     /// If `batch_size` is 0.
     pub fn batches(&self, batch_size: usize) -> impl ExactSizeIterator<Item = RecordBatch> + '_ {
         (0..self.batches_count(batch_size)).map(move |index| {
             let start = index * batch_size;
-            self.batch.slice(start, batch_size.min(self.rows() - start))
+            let stored = self.batch.slice(start, batch_size.min(self.rows() - start));
+            if self.facts.iter().all(|facts| facts.packed.is_none()) {
+                return stored;
+            }
+            let values = stored.columns().iter().zip(&self.facts).map(|(array, facts)| match &facts.packed {
+                Some(packed) => packed.unpack(array),
+                None => Arc::clone(array),
+            });
+            let batch = RecordBatch::try_new(self.schema.clone(), values.collect());
+            batch.expect("the values have the types of the columns")
         })
+    }
+
+    /// Smallest and largest value of a column of integers up to `i64` without nulls; `None` for others, and where only a look
+    /// at all rows would say it.
+    pub(crate) fn values_at_hand(&self, column: usize) -> Option<&RangeInclusive<i64>> {
+        self.facts[column].values.as_ref()
+    }
+
+    /// A column whose integers ascend, to be searched.
+    pub(crate) fn sorted(&self, column: usize) -> Option<Sorted<'_>> {
+        let facts = &self.facts[column];
+        facts.is_sorted.then(|| Sorted::new(self.column(column), facts.packed.as_ref())).flatten()
     }
 
     /// Bytes of a column, according to Arrow.
@@ -138,8 +198,27 @@ impl RowGroup {
     }
 }
 
+/// The schema with the fields of packed columns as they are in memory.
+fn stored_schema(schema: &SchemaRef, facts: &[ColumnFacts]) -> SchemaRef {
+    if facts.iter().all(|facts| facts.packed.is_none()) {
+        return schema.clone();
+    }
+    let fields = schema.fields().iter().zip(facts).map(|(field, facts)| match &facts.packed {
+        Some(packed) => Arc::new(packed.field(field.name(), field.is_nullable())),
+        None => Arc::clone(field),
+    });
+    Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone()))
+}
+
 /// Smallest and largest value of a column of integers up to `i64`; `None` for other types, and with nulls.
-pub(super) fn integers(column: &ArrayRef) -> Option<RangeInclusive<i64>> {
+pub(super) fn integers(group: &RowGroup, column: usize) -> Option<RangeInclusive<i64>> {
+    if let Some(values) = group.values_at_hand(column) {
+        return Some(values.clone());
+    }
+    let column = &match group.packed(column) {
+        Some(packed) => packed.unpack(group.column(column)),
+        None => Arc::clone(group.column(column)),
+    };
     let is_supported = column.data_type().is_integer() && column.data_type() != &DataType::UInt64;
     if !is_supported || column.null_count() > 0 {
         return None;

@@ -12,6 +12,9 @@
 //! slice of one group. [`TableWriter`] cuts batches of any size into groups as they come, so
 //! that loading a table needs the memory of the table and of one more group per partition.
 //!
+//! Integers may be [bit-packed](crate::BitPacked): each row group has its own smallest value and width, and is packed as a whole
+//! when it is cut.
+//!
 //! Source: Arrow columnar format, "Buffer Alignment and Padding" (64 bytes) and "Variable-size Binary View Layout".
 
 #[allow(unsafe_code)]
@@ -20,6 +23,7 @@ mod error;
 mod group;
 #[allow(unsafe_code)]
 mod kept;
+mod sorted;
 mod source;
 mod table;
 #[cfg(test)]
@@ -29,8 +33,9 @@ mod writer;
 pub use error::TableError;
 pub use group::RowGroup;
 pub use table::TableData;
-pub use writer::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, TableWriter};
+pub use writer::{Layout, PackedColumns, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, TableWriter};
 
 pub(crate) use kept::{KeptArray, NotKept, is_keepable};
+pub(crate) use sorted::is_integer;
 pub(crate) use table::MovedGroup;
 pub(crate) use writer::PartitionWriter;

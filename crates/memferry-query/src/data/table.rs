@@ -111,7 +111,7 @@ impl TableData {
 
     /// The statistics of DataFusion's `MemorySourceConfig` over [`batches`](TableData::batches), for the columns `projection`
     /// (`None`: all) of one partition (`None`: the table): exact numbers of rows, nulls and bytes. As there, the bytes of a
-    /// group count once per batch: a planner must see no difference.
+    /// group count once per batch: a planner must see no difference. The bytes of bit-packed columns are those of their values.
     ///
     /// Cost: no row is read.
     ///
@@ -141,17 +141,26 @@ impl TableData {
                 }
             },
         };
+        // A batch keeps the whole buffers of its row group alive, but has its own values of a bit-packed column.
         let bytes = |group: &RowGroup| -> usize {
-            let once: usize = columns.iter().map(|&column| group.facts(column).memory_bytes).sum();
-            once * group.batches_count(batch_size)
+            let of_column = |&column: &usize| match group.packed(column) {
+                Some(packed) => group.rows() * packed.value_bytes(),
+                None => group.facts(column).memory_bytes * group.batches_count(batch_size),
+            };
+            columns.iter().map(of_column).sum()
         };
+        let is_packed = |group: &&RowGroup| columns.iter().any(|&column| group.packed(column).is_some());
+        let size_bytes = groups.iter().map(|group| bytes(group)).sum();
         let column_statistics = columns.iter().map(|&column| {
             let nulls = groups.iter().map(|group| group.facts(column).null_count).sum();
             ColumnStatistics::new_unknown().with_null_count(Precision::Exact(nulls))
         });
         Statistics {
             num_rows: Precision::Exact(groups.iter().map(|group| group.rows()).sum()),
-            total_byte_size: Precision::Exact(groups.iter().map(|group| bytes(group)).sum()),
+            total_byte_size: match groups.iter().any(is_packed) {
+                true => Precision::Inexact(size_bytes),
+                false => Precision::Exact(size_bytes),
+            },
             column_statistics: column_statistics.collect(),
         }
     }
@@ -164,7 +173,7 @@ impl TableData {
             *a.start().min(b.start())..=*a.end().max(b.end())
         };
         let found = || {
-            let ranges = self.groups().map(|rows| group::integers(rows.column(column)));
+            let ranges = self.groups().map(|rows| group::integers(rows, column));
             ranges.reduce(|a, b| Some(join(a?, b?))).flatten()
         };
         self.integers[column].get_or_init(found).clone()

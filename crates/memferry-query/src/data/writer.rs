@@ -4,12 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use memferry::topology::{Machine, NodeId};
 
 use super::draft::{self, Draft};
+use super::group::Packed;
 use super::{RowGroup, TableData, TableError};
+use crate::packed::{BitPacked, PackedColumn};
 use crate::placement::{Resolved, TablePlacement};
 
 /// Default rows of a group: about 1 MiB for a column of 8-byte values, which is large for a descriptor and a small part of
@@ -18,6 +20,52 @@ pub const ROW_GROUP_ROWS: usize = 128 * 1024;
 
 /// Groups have a multiple of this many rows, so that bitmaps of full groups end at a multiple of 64 bytes.
 pub const ROW_GROUP_ROWS_STEP: usize = 512;
+
+/// The columns that a table keeps bit-packed, each row group with as many bits as its values need. A row group in which a
+/// column needs as many bits as its type has keeps it as it is.
+///
+/// Besides, a [`TableWriter`] and [`from_batches`](crate::load::from_batches) pack the columns that come
+/// [bit-packed](BitPacked).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PackedColumns {
+    /// None.
+    #[default]
+    None,
+    /// All whose type [can be packed](BitPacked::supports).
+    All,
+    /// Those with these names.
+    Named(Vec<String>),
+}
+
+impl PackedColumns {
+    /// Whether each column of a table is packed.
+    fn of(&self, schema: &SchemaRef) -> Result<Vec<bool>, TableError> {
+        let fields = schema.fields();
+        match self {
+            PackedColumns::None => Ok(vec![false; fields.len()]),
+            PackedColumns::All => {
+                Ok(fields.iter().map(|field| BitPacked::supports(field.data_type())).collect())
+            }
+            PackedColumns::Named(names) => {
+                let mut is_packed = vec![false; fields.len()];
+                for name in names {
+                    let Some((index, field)) = schema.column_with_name(name) else {
+                        return Err(TableError::NoColumnToPack {
+                            column: name.clone(),
+                            columns: describe(schema),
+                        });
+                    };
+                    if !BitPacked::supports(field.data_type()) {
+                        let data_type = field.data_type().clone();
+                        return Err(TableError::NotPackable { column: name.clone(), data_type });
+                    }
+                    is_packed[index] = true;
+                }
+                Ok(is_packed)
+            }
+        }
+    }
+}
 
 /// The layout of a table in memory.
 #[derive(Clone, Debug)]
@@ -33,6 +81,8 @@ pub struct Layout {
     pub partitions: usize,
     /// Rows of a group, a multiple of [`ROW_GROUP_ROWS_STEP`].
     pub row_group_rows: usize,
+    /// The columns that are kept bit-packed.
+    pub packed: PackedColumns,
 }
 
 impl Layout {
@@ -40,7 +90,8 @@ impl Layout {
     pub fn new(machine: Arc<Machine>, home: NodeId) -> Layout {
         let partitions = thread::available_parallelism().map_or(1, usize::from);
         let placement = TablePlacement::default();
-        Layout { machine, home, placement, partitions, row_group_rows: ROW_GROUP_ROWS }
+        let packed = PackedColumns::None;
+        Layout { machine, home, placement, partitions, row_group_rows: ROW_GROUP_ROWS, packed }
     }
 
     /// Number of partitions of a table of `rows`.
@@ -89,11 +140,13 @@ impl TableWriter {
     ///
     /// # Errors
     /// [`TableError::UnsupportedType`] for columns that groups cannot hold; [`GroupRows`](TableError::GroupRows),
-    /// [`NoPartition`](TableError::NoPartition), [`Placement`](TableError::Placement).
+    /// [`NoPartition`](TableError::NoPartition), [`Placement`](TableError::Placement),
+    /// [`NoColumnToPack`](TableError::NoColumnToPack), [`NotPackable`](TableError::NotPackable),
+    /// [`Arrow`](TableError::Arrow) for a field that says wrongly that it is bit-packed.
     pub fn new(schema: SchemaRef, layout: Layout) -> Result<TableWriter, TableError> {
-        let writer = PartitionWriter::new(schema.clone(), &layout)?;
+        let writer = PartitionWriter::of_packed(schema, &layout)?;
         let partitions = (0..layout.partitions).map(|partition| writer.of_partition(partition)).collect();
-        Ok(TableWriter { schema, layout, partitions })
+        Ok(TableWriter { schema: writer.schema, layout, partitions })
     }
 
     /// Appends the rows of `batch` to a partition.
@@ -123,6 +176,10 @@ impl TableWriter {
 #[derive(Clone, Debug)]
 pub(crate) struct PartitionWriter {
     schema: SchemaRef,
+    /// The columns that come bit-packed.
+    arrives: Vec<Option<BitPacked>>,
+    /// Whether each column is kept bit-packed.
+    is_packed: Vec<bool>,
     layout: Layout,
     placement: Arc<Resolved>,
     partition: usize,
@@ -142,7 +199,10 @@ impl PartitionWriter {
             let data_type = field.data_type().clone();
             return Err(TableError::UnsupportedType { column: field.name().clone(), data_type });
         }
+        let is_packed = layout.packed.of(&schema)?;
         Ok(PartitionWriter {
+            arrives: vec![None; schema.fields().len()],
+            is_packed,
             placement: Arc::new(layout.placement.resolve(&schema, &layout.machine)?),
             schema,
             layout: layout.clone(),
@@ -153,6 +213,32 @@ impl PartitionWriter {
             pending_rows: 0,
             groups: Vec::new(),
         })
+    }
+
+    /// A writer of rows whose columns may come bit-packed. Such columns of the table have the types of the values, and are kept
+    /// bit-packed.
+    pub(crate) fn of_packed(schema: SchemaRef, layout: &Layout) -> Result<PartitionWriter, TableError> {
+        let arrives = schema.fields().iter().map(|field| BitPacked::of_field(field));
+        let arrives: Vec<Option<BitPacked>> = arrives.collect::<Result<_, _>>()?;
+        if arrives.iter().all(Option::is_none) {
+            return PartitionWriter::new(schema, layout);
+        }
+        let fields = schema.fields().iter().zip(&arrives).map(|(field, packed)| match packed {
+            Some(packed) => {
+                Arc::new(Field::new(field.name(), packed.value_type().clone(), field.is_nullable()))
+            }
+            None => Arc::clone(field),
+        });
+        let of_values = Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone());
+        let mut writer = PartitionWriter::new(Arc::new(of_values), layout)?;
+        writer.is_packed.iter_mut().zip(&arrives).for_each(|(is, packed)| *is |= packed.is_some());
+        writer.arrives = arrives;
+        Ok(writer)
+    }
+
+    /// Names and types of the columns of the table.
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
     /// A new writer of a partition; this one has the number 0.
@@ -173,11 +259,16 @@ impl PartitionWriter {
         let types = |schema: &SchemaRef| -> Vec<_> {
             schema.fields().iter().map(|field| field.data_type().clone()).collect()
         };
+        let unpacked;
+        let batch = match self.arrives.iter().any(Option::is_some) {
+            true => {
+                unpacked = self.unpack(batch)?;
+                &unpacked
+            }
+            false => batch,
+        };
         if types(&self.schema) != types(batch.schema_ref()) {
-            return Err(TableError::Mismatch {
-                expected: describe(&self.schema),
-                found: describe(batch.schema_ref()),
-            });
+            return Err(self.mismatch(batch));
         }
         let mut start = 0;
         while start < batch.num_rows() {
@@ -190,6 +281,24 @@ impl PartitionWriter {
             }
         }
         Ok(())
+    }
+
+    fn mismatch(&self, batch: &RecordBatch) -> TableError {
+        TableError::Mismatch { expected: describe(&self.schema), found: describe(batch.schema_ref()) }
+    }
+
+    /// The values of columns that come bit-packed; each batch says in its fields how it is packed.
+    fn unpack(&self, batch: &RecordBatch) -> Result<RecordBatch, TableError> {
+        if batch.num_columns() != self.arrives.len() {
+            return Err(self.mismatch(batch));
+        }
+        let fields = batch.schema_ref().fields().iter();
+        let columns = batch.columns().iter().zip(fields).map(|(column, field)| {
+            let packed = BitPacked::of_field(field)?;
+            Ok(packed.map_or_else(|| Arc::clone(column), |packed| packed.unpack(column)))
+        });
+        let columns = columns.collect::<Result<Vec<ArrayRef>, TableError>>()?;
+        RecordBatch::try_new(self.schema.clone(), columns).map_err(|_| self.mismatch(batch))
     }
 
     pub(crate) fn finish(mut self) -> Result<Vec<RowGroup>, TableError> {
@@ -210,8 +319,10 @@ impl PartitionWriter {
     fn write(&mut self, batches: Vec<RecordBatch>) -> Result<(), TableError> {
         let rows = batches.iter().map(RecordBatch::num_rows).sum();
         let mut drafts = Vec::with_capacity(self.schema.fields().len());
+        let mut packed = Vec::with_capacity(drafts.capacity());
         for (index, field) in self.schema.fields().iter().enumerate() {
-            let pieces: Vec<_> = batches.iter().map(|batch| batch.column(index).clone()).collect();
+            let mut pieces: Vec<_> = batches.iter().map(|batch| batch.column(index).clone()).collect();
+            packed.push(if self.is_packed[index] { pack(&mut pieces)? } else { None });
             match Draft::new(&pieces, self.offset_max) {
                 Ok(draft) => drafts.push(draft),
                 Err(draft::TooLong) if rows <= ROW_GROUP_ROWS_STEP => {
@@ -228,9 +339,19 @@ impl PartitionWriter {
         let targets = self.placement.while_loading(drafts.len(), self.partition, index);
         let nodes: Vec<NodeId> = targets.into_iter().map(|node| node.unwrap_or(self.layout.home)).collect();
         let columns = draft::place(&drafts, &self.layout.machine, &nodes)?;
-        self.groups.push(RowGroup::try_new(self.schema.clone(), rows, columns)?);
+        self.groups.push(RowGroup::try_new(self.schema.clone(), rows, columns, packed)?);
         Ok(())
     }
+}
+
+/// Replaces the pieces of a column by their bits, if these are fewer than those of its type.
+fn pack(pieces: &mut Vec<ArrayRef>) -> Result<Option<Packed>, TableError> {
+    let PackedColumn { packed, array, values } = BitPacked::pack(pieces)?;
+    if !packed.is_smaller() {
+        return Ok(None);
+    }
+    *pieces = vec![array];
+    Ok(Some((packed, values)))
 }
 
 /// The first `rows` rows, and the others.

@@ -8,6 +8,7 @@ mod admission;
 mod claims;
 mod cost_query;
 mod filter;
+mod keys;
 mod places;
 mod report;
 mod stream;

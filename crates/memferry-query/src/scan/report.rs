@@ -11,6 +11,7 @@ use super::TieredScanExec;
 use super::admission::Predicted;
 use crate::near::NearColumn;
 
+const ROW_GROUPS_SKIPPED: &str = "row_groups_skipped";
 const COLUMNS_PREFETCHED: &str = "columns_prefetched";
 const BYTES_PREFETCHED: &str = "bytes_prefetched";
 const BYTES_BY_CPU: &str = "bytes_by_cpu";
@@ -34,6 +35,8 @@ const TIME_PREDICTED_WITHOUT: &str = "time_predicted_without";
 /// A *column* here is one column of one row group, the unit that is copied.
 #[derive(Debug)]
 pub(super) struct ScanMetrics {
+    /// Row groups that have no row that the predicate can reach.
+    pub(super) row_groups_skipped: Count,
     /// Requested late columns.
     columns_prefetched: Count,
     /// Bytes of copies that this scan started; ready copies and copies in flight start none.
@@ -56,6 +59,7 @@ impl ScanMetrics {
             MetricBuilder::new(metrics).with_new_label("domain", domain.to_string()).counter(name, partition)
         };
         Self {
+            row_groups_skipped: counter(ROW_GROUPS_SKIPPED),
             columns_prefetched: counter(COLUMNS_PREFETCHED),
             bytes_prefetched: counter(BYTES_PREFETCHED),
             bytes_by_cpu: counter(BYTES_BY_CPU),

@@ -1,7 +1,7 @@
 //! One partition of a scan while it runs.
 //!
 //! ```text
-//! for each row group:                    the window's next late columns are requested before
+//! for each row group:                    except those without a row that the predicate can reach; the window's next late columns are requested before
 //!     for each chunk of rows:
 //!         evaluate the filter            on ready copies or home columns
 //!         for each run of passed rows:   a run is as many batches as fit into one batch of output
@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The filter reads a chunk before any late column is read: copies complete meanwhile. Chunks are small
-//! enough that a column read by filter and output is still in the CPU's cache.
+//! enough that a column read by filter and output is still in the CPU's cache. Of a bit-packed column, a chunk or what passed
+//! of a run is unpacked.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,11 +36,17 @@ use super::TieredScanExec;
 use super::admission::{Admission, Near};
 use super::claims::{Place, Places};
 use super::filter::{FilterInput, FilterOptions, RowFilter, Selection, predicate_of};
+use super::keys::KeyRanges;
 use super::report::ScanMetrics;
 use crate::data::{ROW_GROUP_ROWS, RowGroup};
 use crate::near::{NearColumn, deadline};
+use crate::packed::BitPacked;
 use crate::table::TieredColumns;
 use crate::tiers::Pins;
+
+/// Of a packed column, the rows that passed are unpacked one by one if they are at most one of so many; the whole run is
+/// unpacked otherwise, several rows at a time.
+const ROWS_PER_SELECTED_MIN: usize = 8;
 
 /// Starts a partition. Its first window of late columns is requested here rather than at the first poll: a join executes
 /// its probe side before it builds its hash table, and the copies run meanwhile.
@@ -86,6 +93,8 @@ struct PartitionScan {
     prefetch: Option<Near>,
     /// The row groups to read.
     places: Places,
+    /// The rows of them that the predicate can reach.
+    keys: KeyRanges,
     window_groups: usize,
     wait_max: Duration,
     filter: RowFilter,
@@ -107,9 +116,14 @@ struct PartitionScan {
 struct OpenGroup {
     place: Place,
     rows: usize,
+    /// Rows before this one are done.
     rows_done: usize,
+    /// The predicate is false for rows from this one on.
+    rows_end: usize,
     waited: bool,
     columns: Vec<NearColumn>,
+    /// The types of those that are bit-packed.
+    packed: Vec<Option<BitPacked>>,
     /// Sizes of these columns at home, as Arrow counts them.
     home_bytes: Vec<u64>,
 }
@@ -190,11 +204,13 @@ impl PartitionScan {
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
         let places = Places::new(data, scan.claims.as_ref(), partition, context);
+        let keys = KeyRanges::of(scan.predicate.as_ref(), data.schema());
         Ok(Self {
             // Without copies there is nothing to open a window for, and an open row group cannot be stolen.
             window_groups: if near.is_some() { scan.window_groups() } else { 1 },
             metrics: ScanMetrics::new(&scan.metrics, partition, places.domain()),
             places,
+            keys,
             needed,
             output,
             filtered,
@@ -264,7 +280,7 @@ impl PartitionScan {
                 return self.materialise(run).map(Some);
             }
             self.chunk = None;
-            if self.window.front().is_some_and(|group| group.rows_done == group.rows) {
+            if self.window.front().is_some_and(|group| group.rows_done == group.rows_end) {
                 self.close_group();
             }
             self.open_groups(true);
@@ -284,6 +300,11 @@ impl PartitionScan {
             && let Some(place) = self.places.next(&self.columns.data, may_steal && self.window.is_empty())
         {
             let group = &self.columns.data.partitions()[place.partition][place.index];
+            let reached = self.keys.rows(group);
+            if reached.is_empty() {
+                self.metrics.row_groups_skipped.add(1);
+                continue;
+            }
             let regions = &self.columns.regions[place.partition][place.index];
             self.metrics.opened(place.distance);
             let cache = self.columns.tiers.cache();
@@ -301,12 +322,15 @@ impl PartitionScan {
                 .collect();
             let rows = group.rows();
             let home_bytes = self.needed.iter().map(|&(column, _)| group.column_bytes(column)).collect();
+            let packed = self.needed.iter().map(|&(column, _)| group.packed(column).cloned()).collect();
             self.window.push_back(OpenGroup {
                 place,
                 rows,
-                rows_done: 0,
+                rows_done: reached.start,
+                rows_end: reached.end,
                 waited: false,
                 columns,
+                packed,
                 home_bytes,
             });
         }
@@ -333,7 +357,7 @@ impl PartitionScan {
         let _timer = self.baseline.elapsed_compute().timer();
         let group = &mut self.window[0];
         let start = group.rows_done;
-        let rows = self.chunk_rows.min(group.rows - start);
+        let rows = self.chunk_rows.min(group.rows_end - start);
         self.chunk_rows = self.chunk_rows.saturating_mul(2).min(self.chunk_rows_max);
         group.rows_done += rows;
         let passed = if self.filter.is_empty() {
@@ -347,7 +371,12 @@ impl PartitionScan {
                     let home_bytes = group.home_bytes[place].saturating_sub(near_bytes);
                     self.metrics
                         .home_read(group.place.distance, home_bytes * rows as u64 / group.rows as u64);
-                    (column, array.slice(start, rows))
+                    let rows = array.slice(start, rows);
+                    let values = match &group.packed[place] {
+                        Some(packed) => packed.unpack(&rows),
+                        None => rows,
+                    };
+                    (column, values)
                 })
                 .collect();
             self.filter.select(rows, &|column| Arc::clone(&columns[&column]))?
@@ -377,8 +406,10 @@ impl PartitionScan {
         for &place in &self.output {
             let column = &mut group.columns[place];
             // Rows that filtering copies may come from near memory without limit; slices pin it.
+            let packed = group.packed[place].as_ref();
             let (array, near_bytes) = match &filter {
                 Some(_) if !column.outlives_filter() => column.read(),
+                _ if packed.is_some() => column.read(),
                 _ => column.read_leaving(&self.pins),
             };
             let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
@@ -391,9 +422,16 @@ impl PartitionScan {
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
             }
             let rows = array.slice(run.start, run.rows);
-            columns.push(match &filter {
-                Some(filter) => filter.filter(&rows)?,
-                None => rows,
+            columns.push(match (packed, &filter, &run.mask) {
+                (Some(packed), Some(filter), Some(mask))
+                    if filter.count() <= run.rows / ROWS_PER_SELECTED_MIN =>
+                {
+                    packed.unpack_selected(&rows, mask)
+                }
+                (Some(packed), Some(filter), _) => filter.filter(&packed.unpack(&rows))?,
+                (Some(packed), None, _) => packed.unpack(&rows),
+                (None, Some(filter), _) => filter.filter(&rows)?,
+                (None, None, _) => rows,
             });
         }
         let rows = filter.as_ref().map_or(run.rows, |filter| filter.count());

@@ -5,6 +5,7 @@ mod domains;
 mod dsa_support;
 mod files;
 mod keep_decoded;
+mod packed;
 mod placement;
 mod plan_ahead;
 mod plans;
