@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Barrier;
+use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -90,7 +90,7 @@ impl StorageProbe {
     /// [`StorageRateError`], except `Read`.
     pub fn new(directory: &Path, plan: SamplingPlan) -> Result<StorageProbe, StorageRateError> {
         let (size_bytes, slice) = match plan.is_quick {
-            true => (16 << 20, Duration::from_millis(5)),
+            true => (16 << 20, Duration::from_millis(20)),
             false => (256 << 20, Duration::from_millis(100)),
         };
         let unusable = |source| StorageRateError::Directory { directory: directory.to_owned(), source };
@@ -134,23 +134,24 @@ impl StorageProbe {
 
     fn read(&self, size_bytes: usize, depth: u32) -> io::Result<Reads> {
         let barrier = Barrier::new(depth as usize);
-        let reader = |number: u32| -> io::Result<(Vec<f64>, f64)> {
+        let first = OnceLock::new();
+        // Begin and end of each read, in seconds.
+        let reader = |number: u32| -> io::Result<Vec<(f64, f64)>> {
             let mut buffer = Buffer::new(size_bytes);
             let mut random = Random((u64::from(number) << 32) | size_bytes as u64);
-            let mut times = Vec::new();
+            let mut reads = Vec::new();
             barrier.wait();
-            let begin = Instant::now();
-            loop {
-                let read_begin = Instant::now();
+            // All threads have the same window.
+            let begin = *first.get_or_init(Instant::now);
+            while begin.elapsed() < self.slice || reads.is_empty() {
+                let read_begin_s = begin.elapsed().as_secs_f64();
                 let offset = (random.below(self.size_bytes / size_bytes) * size_bytes) as u64;
                 self.direct.read_exact_at(buffer.aligned(), offset)?;
-                times.push(read_begin.elapsed().as_secs_f64());
-                if begin.elapsed() >= self.slice {
-                    return Ok((times, begin.elapsed().as_secs_f64()));
-                }
+                reads.push((read_begin_s, begin.elapsed().as_secs_f64()));
             }
+            Ok(reads)
         };
-        let all: Vec<io::Result<(Vec<f64>, f64)>> = thread::scope(|scope| {
+        let all: Vec<io::Result<Vec<(f64, f64)>>> = thread::scope(|scope| {
             let threads: Vec<_> = (0..depth)
                 .map(|number| {
                     let reader = &reader;
@@ -160,14 +161,23 @@ impl StorageProbe {
             threads.into_iter().map(|thread| thread.join().expect("a reader does not panic")).collect()
         });
         let mut reads = Vec::new();
-        let mut bytes_per_s = 0.0;
         for one in all {
-            let (times, elapsed_s) = one?;
-            bytes_per_s += (times.len() * size_bytes) as f64 / elapsed_s;
-            reads.extend(times);
+            reads.extend(one?);
         }
-        reads.sort_by(f64::total_cmp);
-        Ok(Reads { bytes_per_s, median_s: reads[reads.len() / 2] })
+        let slice_s = self.slice.as_secs_f64();
+        let within: f64 = reads.iter().map(|&read| part_within(read, slice_s)).sum();
+        let mut times: Vec<f64> = reads.iter().map(|(begin_s, end_s)| end_s - begin_s).collect();
+        times.sort_by(f64::total_cmp);
+        let bytes_per_s = within * size_bytes as f64 / slice_s;
+        Ok(Reads { bytes_per_s, median_s: times[times.len() / 2] })
+    }
+}
+
+/// The part of a read, from its begin to its end, in the first `slice_s` seconds: the last read of each thread ends later.
+fn part_within((begin_s, end_s): (f64, f64), slice_s: f64) -> f64 {
+    match end_s <= slice_s {
+        true => 1.0,
+        false => ((slice_s - begin_s) / (end_s - begin_s)).max(0.0),
     }
 }
 
@@ -267,6 +277,13 @@ mod tests {
         // What one read at a time takes and what it transfers agree, as far as other programs allow.
         let one_s = 4096.0 / (storage.rates[0].mb_per_s * 1e6);
         assert!(one_s > storage.latency_ns / 1e9 / 10.0, "{storage:?}");
+    }
+
+    #[test]
+    fn a_read_that_ends_later_counts_in_part() {
+        assert_eq!(part_within((0.25, 0.5), 1.0), 1.0);
+        assert_eq!(part_within((0.75, 1.75), 1.0), 0.25);
+        assert_eq!(part_within((1.5, 1.75), 1.0), 0.0, "it began later");
     }
 
     #[test]

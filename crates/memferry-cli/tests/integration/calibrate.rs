@@ -92,7 +92,7 @@ fn storage_is_measured_for_scans_of_files() {
         return skip(Needs::Kernel("O_DIRECT"), text(&first.stderr));
     }
     let printed = text(&calibrate(&["--storage", data, "--out", name]).stdout).to_owned();
-    for part in ["storage_latency_", "storage_524288_depth_64_", "large reads in flight"] {
+    for part in ["storage_latency_", "storage_524288_depth_64_", "storage_depth_best_"] {
         assert!(printed.contains(part), "{part} is not in:\n{printed}");
     }
     assert_eq!(fs::read_dir(data).unwrap().count(), 0, "no file is left");

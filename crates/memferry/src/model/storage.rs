@@ -16,15 +16,16 @@ pub struct ReadRates {
 
 /// The rates that a disk is assumed to have without a calibration: (bytes, depth, MB/s).
 ///
-/// Measured by the reads of `memferry calibrate --storage` (development profile, `--quick`, other programs ran) on ext4 on
-/// virtio, 2 CPUs of an AMD EPYC. A disk that differs shows it in the first row groups, and the scan decides again.
+/// Measured on a virtual disk (ext4 on virtio, 2 CPUs of an AMD EPYC, KVM) while other programs ran, load 16: medians of three
+/// `memferry calibrate --quick --storage` of the development profile. A disk that differs shows it in the first row groups,
+/// and the scan decides again.
 const DEFAULTS: [(u64, u32, f64); 6] = [
-    (4 << 10, 1, 40.0),
-    (4 << 10, 16, 300.0),
-    (64 << 10, 1, 350.0),
-    (64 << 10, 16, 1100.0),
-    (512 << 10, 1, 900.0),
-    (512 << 10, 4, 1150.0),
+    (4 << 10, 1, 16.0),
+    (4 << 10, 16, 255.0),
+    (64 << 10, 1, 777.0),
+    (64 << 10, 4, 1113.0),
+    (512 << 10, 1, 1218.0),
+    (512 << 10, 4, 1379.0),
 ];
 
 impl From<&Storage> for ReadRates {
@@ -44,7 +45,7 @@ impl Default for ReadRates {
     fn default() -> Self {
         let rate = |(size_bytes, depth, mb_per_s)| ReadRate { size_bytes, depth, mb_per_s };
         Self {
-            latency_s: 100e-6,
+            latency_s: 54e-6,
             depth_best: 4,
             rates: DEFAULTS.map(rate).into(),
             slowdown: 1.0,
