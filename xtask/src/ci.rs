@@ -41,6 +41,8 @@ const CLIENTS: &[&str] = &[
     "--package",
     "memferry-offload-preload",
     "--package",
+    "memferry-place-preload",
+    "--package",
     "memferry-c",
 ];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];

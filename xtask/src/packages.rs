@@ -19,6 +19,7 @@ const LIGHT: &[&str] = &[
     "memferry-emulate-preload",
     "memferry-emulate",
     "memferry-offload-preload",
+    "memferry-place-preload",
     "memferry-offload",
 ];
 

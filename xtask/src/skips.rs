@@ -45,6 +45,9 @@ const LISTED: &[(&str, Needs)] = &[
     ),
     // Entry point of processes that other tests start.
     ("shared::child", Needs::Consent),
+    ("numa_place::child", Needs::Consent),
+    // The kernel of the guests may be older than Linux 6.9.
+    ("*/numa_place::the_kernel_interleaves_by_its_weights", Needs::Kernel("weighted interleaving")),
     // Too slow for an emulated CPU, too large for a small machine. CONTRIBUTING.md says how to run them.
     ("numa_cli::a_calibration_of_all_nodes_is_a_profile_for_reports", Needs::Consent),
     ("tpch::published_answers_of_scale_1", Needs::Consent),

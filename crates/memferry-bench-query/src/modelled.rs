@@ -81,6 +81,9 @@ const DOMAIN_SCALE: f64 = 0.05;
 /// Threads of a domain for each part that it reads, in the model of execution on domains.
 const THREADS_PER_PART: usize = 2;
 
+/// Later queries that read the same columns, in the rows `tpch_domains_QUERY_again`.
+const READS_TO_COME: u32 = 3;
+
 /// TPC-H queries over tables whose row groups lie in turns on all nodes with CPUs: rows, and the decision of each domain.
 ///
 /// Each domain reads the row groups of its own node, with its own device and near memory. As its part of a table is a table
@@ -89,6 +92,9 @@ const THREADS_PER_PART: usize = 2;
 /// - `tpch_domains_QUERY_auto`: the time that the scans predict without copies, divided by the time as decided; of the slowest
 ///   domain each. Without late columns, or if no copy pays, it is 1. The model leaves out joins and aggregates, drift
 ///   between threads, and the bookkeeping of copies.
+/// - `tpch_domains_QUERY_again`: the same for the query and [`READS_TO_COME`] later ones of the same columns, which the session
+///   expects (`memferry.reads_to_come`). A copy that costs more than it gains in one query may then pay. The later ones are
+///   predicted by the scan that finds the copies.
 /// - `tpch_domains_QUERY_local`: scans by the CPUs beside their row groups, against threads on no domain, which read row groups
 ///   of all nodes. The model knows bytes only: it leaves out hops between domains and the cost of filters, which takes the same
 ///   time in both. So this row depends on the machine, and not on the query. It is 1 if no link limits the reads, as on a machine
@@ -108,6 +114,8 @@ pub fn tpch_on_domains(machine: &Arc<Machine>) -> Result<(Vec<Row>, Vec<String>)
     }
     let runtime = Runtime::new().map_err(QueryError::Threads)?;
     let mut reports: Vec<Vec<ScanReport>> = vec![Vec::new(); SCANS.len()];
+    // The first query that expects later ones, and one of these.
+    let mut expecting: Vec<Vec<[ScanReport; 2]>> = vec![Vec::new(); SCANS.len()];
     for &(home, cpus_count) in &homes {
         let tiers = tiers_with_devices(machine, home, |node| node == home)?;
         let layout = Layout { partitions: cpus_count, ..Layout::new(Arc::clone(machine), home) };
@@ -115,14 +123,18 @@ pub fn tpch_on_domains(machine: &Arc<Machine>) -> Result<(Vec<Row>, Vec<String>)
         let tables: Vec<_> = tables.into_iter().map(|(name, data)| (name, Arc::new(data))).collect();
         let options = SessionOptions { partitions: cpus_count, ..SessionOptions::default() };
         let runner = QueryRunner::tiered("auto", &tables, &tiers, &options, options.prefetch)?;
-        for (reports, query) in reports.iter_mut().zip(SCANS) {
-            let run = runtime.block_on(runner.run_cold(&tpch::query(query, DOMAIN_SCALE)))?;
-            reports.push(run.report);
+        let again = QueryRunner::tiered("again", &tables, &tiers, &options, options.prefetch)?;
+        runtime.block_on(again.run(&format!("set memferry.reads_to_come = {READS_TO_COME}")))?;
+        for ((reports, expecting), query) in reports.iter_mut().zip(&mut expecting).zip(SCANS) {
+            let sql = tpch::query(query, DOMAIN_SCALE);
+            reports.push(runtime.block_on(runner.run_cold(&sql))?.report);
+            let first = runtime.block_on(again.run_cold(&sql))?.report;
+            expecting.push([first, runtime.block_on(again.run(&sql))?.report]);
         }
     }
     let (mut rows, mut reasons) = (Vec::new(), Vec::new());
     let homes: Vec<NodeId> = homes.into_iter().map(|(home, _)| home).collect();
-    for (reports, query) in reports.iter().zip(SCANS) {
+    for ((reports, expecting), query) in reports.iter().zip(&expecting).zip(SCANS) {
         let slowest = |time: fn(&ScanReport) -> std::time::Duration| {
             reports.iter().map(|report| time(report).as_secs_f64()).fold(0.0, f64::max)
         };
@@ -133,6 +145,7 @@ pub fn tpch_on_domains(machine: &Arc<Machine>) -> Result<(Vec<Row>, Vec<String>)
             Row::modelled(format!("tpch_domains_q{query:02}_{name}"), ratio, "x").against(peer, 1.0, ratio)
         };
         rows.push(row("auto", WITHOUT_COPIES, gain));
+        rows.push(row("again", WITHOUT_COPIES, gain_of_all(expecting)));
         let bytes: u64 = reports.iter().map(|report| report.late_bytes).sum();
         // Of scale 100, so that streams of few bytes are not rounded.
         let local = execution_on_domains(&hardware, &homes, bytes as f64 / DOMAIN_SCALE * 100.0)?;
@@ -140,8 +153,25 @@ pub fn tpch_on_domains(machine: &Arc<Machine>) -> Result<(Vec<Row>, Vec<String>)
         for (home, report) in homes.iter().zip(reports) {
             reasons.push(format!("Q{query}, CPUs of node {home}: {}", report.decisions.join("; ")));
         }
+        for (home, [first, _]) in homes.iter().zip(expecting) {
+            let decisions = first.decisions.join("; ");
+            reasons.push(format!(
+                "Q{query} with {READS_TO_COME} reads to come, CPUs of node {home}: {decisions}"
+            ));
+        }
     }
     Ok((rows, reasons))
+}
+
+/// The time of a query and the later ones without copies, divided by that as decided; of the slowest domain each.
+fn gain_of_all(domains: &[[ScanReport; 2]]) -> f64 {
+    let later = f64::from(READS_TO_COME);
+    let slowest = |time: &dyn Fn(&[ScanReport; 2]) -> f64| domains.iter().map(time).fold(0.0, f64::max);
+    let without_s = slowest(&|[first, _]| (1.0 + later) * first.time_predicted_without.as_secs_f64());
+    let with_s = slowest(&|[first, next]| {
+        first.time_predicted.as_secs_f64() + later * next.time_predicted.as_secs_f64()
+    });
+    if with_s > 0.0 { without_s / with_s } else { 1.0 }
 }
 
 /// The rate of scans in which each domain reads its own node, divided by that in which all read all.

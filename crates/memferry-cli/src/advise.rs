@@ -1,4 +1,5 @@
-//! `memferry advise devices WORKLOAD`: who copies, in which direction, and how DSA devices should be configured.
+//! `memferry advise`: who copies, in which direction, and how DSA devices should be configured; and the nodes of columns, which
+//! `sql::advise` finds.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use memferry_bench::model::{DeviceAdvice, Shape, StreamAdvice, Workload};
 
 use crate::error::usage;
 use crate::output::{self, Table, count, not_written, number, size, wrapped, write_file};
-use crate::topology;
+use crate::{sql, topology};
 
 /// Says what a machine should do for a workload.
 #[derive(Debug, clap::Args)]
@@ -33,6 +34,11 @@ enum About {
     ///   target = 8
     #[command(verbatim_doc_comment)]
     Devices(Devices),
+    /// On which nodes the columns of tables should lie, by the reads of queries, with the modelled gain.
+    ///
+    /// Loads the tables, runs the queries, counts the bytes that the CPUs of each node read of each column, and proposes moves
+    /// that pay.
+    Placement(sql::AdviceArguments),
 }
 
 #[derive(Debug, clap::Args)]
@@ -55,7 +61,10 @@ struct Devices {
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
-    let About::Devices(devices) = &arguments.about;
+    let devices = match &arguments.about {
+        About::Devices(devices) => devices,
+        About::Placement(placement) => return sql::advise(placement, out),
+    };
     let workload = Workload::read(&devices.workload).map_err(|error| match error {
         ModelError::Toml { name, source } => {
             usage(format!("{name}: {source}; see `memferry advise devices --help`"))

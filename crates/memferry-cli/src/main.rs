@@ -19,6 +19,7 @@ mod man;
 mod offload;
 mod options;
 mod output;
+mod place;
 mod progress;
 mod query;
 mod report;
@@ -42,8 +43,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const AFTER_HELP: &str = "\
 Exit status: 0 on success, 1 on failure, 2 on a usage error. `doctor` exits with 3 or 4 if it
-finds a problem, `emulate`, `offload` and `machine boot` with the status of their program; see
-their help.";
+finds a problem, `emulate`, `offload`, `place` and `machine boot` with the status of their program;
+see their help.";
 
 /// Moves data between memory tiers and prefetches columns for SQL queries.
 #[derive(Debug, Parser)]
@@ -64,6 +65,7 @@ enum Command {
     Calibrate(calibrate::Arguments),
     Emulate(emulate::Arguments),
     Offload(offload::Arguments),
+    Place(place::Arguments),
     Machine(machine::Arguments),
     Bench(bench::Arguments),
     Report(report::Arguments),
@@ -110,6 +112,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<u8> {
         Command::Calibrate(arguments) => calibrate::run(arguments, out),
         Command::Emulate(arguments) => emulate::run(arguments),
         Command::Offload(arguments) => offload::run(arguments, out),
+        Command::Place(arguments) => place::run(arguments),
         Command::Machine(arguments) => machine::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Report(arguments) => report::run(arguments, out),

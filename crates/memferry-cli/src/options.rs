@@ -12,7 +12,7 @@ use crate::error::usage;
 use crate::topology;
 
 /// The placement of tables, the target of copies, and the DSA that copies.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TierOptions {
     /// Node of the tables [default: the first node with CPUs].
     #[arg(long, value_name = "NODE", value_parser = node)]

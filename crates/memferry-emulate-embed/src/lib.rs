@@ -1,5 +1,5 @@
-//! Embeds preload libraries: that of `memferry emulate` into `memferry-emulate`, that of `memferry offload` into
-//! `memferry-offload`.
+//! Embeds preload libraries: that of `memferry emulate` into `memferry-emulate`, those of `memferry offload` and `memferry
+//! place` into `memferry-offload`.
 //!
 //! For example, `memferry-emulate` depends on `memferry-emulate-preload`, a package that is both an rlib and a cdylib. Cargo passes
 //! the path of the rlib to rustc (`--extern`) and has the cdylib built beside it, with the same file name and the

@@ -16,6 +16,8 @@
 //! The program takes the place of the calling process, so it keeps the process id, the terminal and the signals. Programs that it
 //! starts load the library, too.
 //!
+//! [`place`] does the same with the library of `memferry place`, which chooses the nodes of large mappings.
+//!
 //! Source: ld.so(8), `LD_PRELOAD`.
 
 #![deny(unsafe_code)]
@@ -24,21 +26,19 @@ mod confinement;
 mod library;
 #[allow(unsafe_code)]
 mod mounts;
+pub mod place;
 #[allow(unsafe_code)]
 mod privileges;
+#[allow(unsafe_code)]
+mod scheduling;
+mod start;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use memferry_emulate::Program;
+use std::path::PathBuf;
 
 pub use library::install;
-
-/// The variable of the dynamic linker.
-const PRELOAD: &str = "LD_PRELOAD";
+use start::Start;
 
 /// The options of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +67,20 @@ pub enum Summary {
     File(PathBuf),
 }
 
+impl Summary {
+    /// The value for the library.
+    fn variable(&self) -> OsString {
+        match self {
+            Summary::None => "none".into(),
+            Summary::Stderr => "stderr".into(),
+            // Processes of the program may have other working directories.
+            Summary::File(path) => {
+                std::path::absolute(path).unwrap_or_else(|_| path.clone()).into_os_string()
+            }
+        }
+    }
+}
+
 /// A program that is not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -81,6 +95,25 @@ pub enum Error {
         program: PathBuf,
         /// The error of the operating system.
         source: io::Error,
+    },
+    /// The kernel refuses the memory policy of the process, or its CPUs.
+    #[error(
+        "cannot set the {what} of the process: {source}; see Mems_allowed_list and Cpus_allowed_list in /proc/self/status"
+    )]
+    Schedule {
+        /// The property.
+        what: &'static str,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// This process has a memory policy already.
+    #[error(
+        "this process already has the memory policy {policy}, which memferry place would leave alone, so nothing would be \
+         placed; start it without numactl"
+    )]
+    OwnPolicy {
+        /// The kernel's name of the policy.
+        policy: String,
     },
     /// The library cannot be written to any directory.
     #[error(
@@ -102,7 +135,7 @@ impl Error {
         match self {
             Error::Program(error) => error.exit_code(),
             Error::Execute { .. } => 126,
-            Error::Library { .. } => 125,
+            Error::Library { .. } | Error::Schedule { .. } | Error::OwnPolicy { .. } => 125,
         }
     }
 }
@@ -122,18 +155,10 @@ impl Options {
     /// The variables of the library.
     fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
         let number = |number: Option<usize>| number.map(|number| number.to_string().into());
-        let summary = match &self.summary {
-            Summary::None => "none".into(),
-            Summary::Stderr => "stderr".into(),
-            // Processes of the program may have other working directories.
-            Summary::File(path) => {
-                std::path::absolute(path).unwrap_or_else(|_| path.clone()).into_os_string()
-            }
-        };
         vec![
             ("MEMFERRY_OFFLOAD_THRESHOLD", number(self.threshold_bytes)),
             ("MEMFERRY_OFFLOAD_SHARE", number(self.share_percent.map(|share| share as usize))),
-            ("MEMFERRY_OFFLOAD_SUMMARY", Some(summary)),
+            ("MEMFERRY_OFFLOAD_SUMMARY", Some(self.summary.variable())),
             ("MEMFERRY_OFFLOAD_ROOT", Some(std::process::id().to_string().into())),
         ]
     }
@@ -144,96 +169,18 @@ impl Options {
 /// A program that cannot load the library gets a note and runs without it: static and 32-bit programs, programs of another C
 /// library, and programs that change their user or group. With `MEMFERRY_OFFLOAD=off` every program runs without it.
 pub fn execute(options: &Options) -> Error {
-    match prepare(options) {
-        Ok((program, mut command)) => Error::Execute { program: program.path, source: command.exec() },
-        Err(error) => error,
-    }
-}
-
-fn prepare(options: &Options) -> Result<(Program, Command), Error> {
-    let program = Program::find(&options.program)?;
-    let mut command = Command::new(&program.path);
-    command.arg0(&options.program).args(&options.arguments);
-    if std::env::var_os("MEMFERRY_OFFLOAD").is_some_and(|value| value == "off") {
-        return Ok((program, command));
-    }
-    if let Some(note) = note(&program) {
-        eprintln!("memferry offload: {note}");
-        return Ok((program, command));
-    }
-    let library = install()?;
-    // Of a script, or of its interpreter.
-    let files = [Some(&program.path), program.executed.as_ref()];
-    let confined = files.into_iter().flatten().find_map(|file| Some((file, confinement::profile(file)?)));
-    if let Some((file, profile)) = confined {
-        eprintln!("memferry offload: {}", confinement_note(file, &profile, &library));
-    }
-    command.env(PRELOAD, preloads(library.as_os_str(), std::env::var_os(PRELOAD).as_deref()));
-    for (name, value) in options.environment() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    Ok((program, command))
-}
-
-/// The sentence about a program that cannot load the library.
-fn note(program: &Program) -> Option<String> {
-    let (file, reason) = match (&program.obstacle, &program.executed) {
-        (Some((file, obstacle)), _) => (file, obstacle.description()),
-        (None, Some(file)) if privileges::are_changed(file) => {
-            (file, "changes its user, group or capabilities when it starts".to_owned())
-        }
-        _ => return None,
+    let start = Start {
+        library: &library::OFFLOAD,
+        off: "MEMFERRY_OFFLOAD",
+        loss: "so its copies cannot be offloaded; it runs without that",
+        rules: ", and for a DSA `/dev/dsa/* rw,` and `/sys/bus/dsa/** r,`",
     };
-    Some(format!("{} {reason}, so its copies cannot be offloaded; it runs without that", file.display()))
-}
-
-/// The sentence about a program whose AppArmor profile may forbid the library. The rules are not known here, so the library
-/// is preloaded; the dynamic linker reports a failure and goes on without it.
-fn confinement_note(program: &Path, profile: &str, library: &Path) -> String {
-    let pattern = library.with_file_name("*.so");
-    format!(
-        "the AppArmor profile {profile} confines {}; if ld.so reports that the library cannot be preloaded, add the rule \
-         `{} mr,` to the profile, and for a DSA `/dev/dsa/* rw,` and `/sys/bus/dsa/** r,`",
-        program.display(),
-        pattern.display()
-    )
-}
-
-/// The value of LD_PRELOAD: our library first, because it must be found before others that end the search.
-fn preloads(library: &OsStr, present: Option<&OsStr>) -> OsString {
-    let mut value = library.to_owned();
-    if let Some(present) = present.filter(|present| !present.is_empty()) {
-        let text = present.to_string_lossy();
-        if text.split([':', ' ']).any(|path| path == library) {
-            return present.to_owned();
-        }
-        value.push(":");
-        value.push(present);
-    }
-    value
+    start.execute(&options.program, &options.arguments, options.environment())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn other_libraries_stay() {
-        let of = |present: Option<&str>| preloads("/run/x.so".as_ref(), present.map(OsStr::new));
-        assert_eq!([of(None), of(Some(""))], ["/run/x.so", "/run/x.so"]);
-        assert_eq!(of(Some("/a.so /b.so")), "/run/x.so:/a.so /b.so");
-        assert_eq!(of(Some("/a.so:/run/x.so")), "/a.so:/run/x.so");
-    }
-
-    #[test]
-    fn a_confined_program_is_told_the_rule() {
-        let note = confinement_note(Path::new("/usr/sbin/x"), "servers", Path::new("/run/memferry/lib-1.so"));
-        assert!(note.starts_with("the AppArmor profile servers confines /usr/sbin/x;"), "{note}");
-        assert!(note.contains("`/run/memferry/*.so mr,`"), "{note}");
-    }
 
     #[test]
     fn options_become_variables() {

@@ -1,4 +1,4 @@
-//! The file of the preload library. The command contains the library; the program and its children load it by a path.
+//! The files of the preload libraries. The command contains them; the program and its children load one by a path.
 //!
 //! The file stays after the program, because children may outlive it. Its name has the checksum of its content, so that all
 //! versions of the command can run at the same time, and each writes it once.
@@ -13,20 +13,40 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::{mounts, privileges};
 
-/// Empty only in builds that are checked and not linked.
-static LIBRARY: &[u8] = memferry_emulate_embed::preload_library!(memferry_offload_preload);
+/// A preload library, which this program contains.
+pub(crate) struct Library {
+    /// The name of the command that preloads it: `offload`.
+    pub(crate) command: &'static str,
+    /// Empty only in builds that are checked and not linked.
+    pub(crate) content: &'static [u8],
+}
 
-/// Writes the library, unless it is there, and returns its path for `LD_PRELOAD`.
+/// The library of `memferry offload`.
+pub(crate) static OFFLOAD: Library = Library {
+    command: "offload",
+    content: memferry_emulate_embed::preload_library!(memferry_offload_preload),
+};
+
+/// The library of `memferry place`.
+pub(crate) static PLACE: Library =
+    Library { command: "place", content: memferry_emulate_embed::preload_library!(memferry_place_preload) };
+
+/// Writes the library of `memferry offload`, unless it is there, and returns its path for `LD_PRELOAD`.
 ///
 /// # Errors
 /// [`Error::Library`]: no directory can be written.
 pub fn install() -> Result<PathBuf, Error> {
+    install_library(&OFFLOAD)
+}
+
+/// Writes a library, unless it is there, and returns its path.
+pub(crate) fn install_library(library: &Library) -> Result<PathBuf, Error> {
     let mut hasher = DefaultHasher::new();
-    hasher.write(LIBRARY);
-    let name = format!("libmemferry_offload-{:016x}.so", hasher.finish());
+    hasher.write(library.content);
+    let name = format!("libmemferry_{}-{:016x}.so", library.command, hasher.finish());
     let mut last = None;
     for directory in directories() {
-        match install_in(&directory, &name) {
+        match install_in(&directory, &name, library.content) {
             Ok(path) => return Ok(path),
             Err(source) => last = Some((directory, source)),
         }
@@ -46,7 +66,7 @@ fn directories() -> Vec<PathBuf> {
     below.chain([PathBuf::from(format!("/tmp/memferry-{user}"))]).collect()
 }
 
-fn install_in(directory: &Path, name: &str) -> io::Result<PathBuf> {
+fn install_in(directory: &Path, name: &str, library: &[u8]) -> io::Result<PathBuf> {
     let path = directory.join(name);
     // The dynamic linker takes both for separators.
     if path.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {
@@ -72,7 +92,7 @@ fn install_in(directory: &Path, name: &str) -> io::Result<PathBuf> {
             "its file system is mounted with noexec",
         ));
     }
-    if fs::read(&path).is_ok_and(|content| content == LIBRARY) {
+    if fs::read(&path).is_ok_and(|content| content == library) {
         return Ok(path);
     }
     // By a rename: the file may be in use, and is never incomplete.
@@ -80,7 +100,7 @@ fn install_in(directory: &Path, name: &str) -> io::Result<PathBuf> {
     let random = RandomState::new().build_hasher().finish();
     let fresh = directory.join(format!(".{name}.{random:016x}"));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    let written = (file.write_all(LIBRARY))
+    let written = (file.write_all(library))
         .and_then(|()| fs::set_permissions(&fresh, Permissions::from_mode(0o555)))
         .and_then(|()| fs::rename(&fresh, &path));
     if written.is_err() {
@@ -93,6 +113,10 @@ fn install_in(directory: &Path, name: &str) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
+    fn install_in(directory: &Path, name: &str) -> io::Result<PathBuf> {
+        super::install_in(directory, name, OFFLOAD.content)
+    }
+
     #[test]
     fn a_library_is_written_once_and_repaired() {
         let directory = tempfile::tempdir().unwrap();
@@ -104,7 +128,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::write(&path, "half of it").unwrap();
         install_in(&place, "x.so").unwrap();
-        assert_eq!(fs::read(&path).unwrap(), LIBRARY);
+        assert_eq!(fs::read(&path).unwrap(), OFFLOAD.content);
         assert_eq!(fs::read_dir(&place).unwrap().count(), 1);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -15,15 +16,17 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt, stream};
+use memferry::model::ReadHistory;
 use memferry::topology::NodeId;
 use thiserror::Error;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use crate::data::{MovedGroup, RowGroup, TableData};
 use crate::load::Progress;
 use crate::near::ColumnRegions;
 use crate::options::MemferryOptions;
-use crate::placement::{GroupMove, PlacementError, TablePlacement};
+use crate::placement::{GroupMove, PlacementError, TablePlacement, TableReads};
 use crate::scan::{ScanSettings, TieredScanExec};
 use crate::tiers::Tiers;
 
@@ -52,10 +55,15 @@ pub(crate) struct TieredColumns {
     pub(crate) tiers: Arc<Tiers>,
     /// Regions by partition, row group, column.
     pub(crate) regions: Vec<Vec<Vec<Arc<ColumnRegions>>>>,
+    /// Reads of these columns where they are.
+    pub(crate) reads: Arc<TableReads>,
 }
 
 /// Row groups whose memory is allocated or copied at a time: one is populated while the other is copied.
 const GROUPS_AT_A_TIME: usize = 2;
+
+/// Longest pause of a move: a share of almost nothing is to end, too.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl TieredTable {
     /// Registers the columns of `data` with the cache of `tiers`. Nothing is copied yet.
@@ -76,13 +84,24 @@ impl TieredTable {
             return Err(BudgetTooSmall { budget_bytes: tiers.budget_bytes(), group_bytes_max });
         }
         let schema = Arc::clone(data.schema());
-        let columns = Arc::new(TieredColumns { data, tiers: Arc::clone(&tiers), regions });
+        let reads = Arc::new(TableReads::new(&data, tiers.machine()));
+        let columns = Arc::new(TieredColumns { data, tiers: Arc::clone(&tiers), regions, reads });
         Ok(Self { tiers, schema, columns: RwLock::new(columns), moving: Mutex::default() })
     }
 
     /// The rows, where they are now.
     pub fn data(&self) -> Arc<TableData> {
         Arc::clone(&self.columns().data)
+    }
+
+    /// What the model needs for advice: the places of the columns, and the bytes that scans read there in windows of about ten
+    /// seconds, since any column was moved. Reads of near copies do not count, and a scan counts when it has ended.
+    pub fn reads(&self) -> ReadHistory {
+        self.columns().reads.history()
+    }
+
+    pub(crate) fn tiers(&self) -> &Tiers {
+        &self.tiers
     }
 
     fn columns(&self) -> Arc<TieredColumns> {
@@ -109,6 +128,28 @@ impl TieredTable {
         placement: &TablePlacement,
         progress: Arc<dyn Progress + Send>,
     ) -> Result<u64, PlacementError> {
+        self.place_within(placement, 1.0, progress).await
+    }
+
+    /// [`place`](Self::place) that leaves memories to others for a part of the time: one row group is copied at a time, and the
+    /// pause after it makes copying take `bandwidth_share` of the time. So it takes at most this share of any bandwidth, as a mean
+    /// over a row group and its pause.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place).
+    ///
+    /// # Panics
+    /// If the share is not above 0 and at most 1; outside of a runtime of tokio with timers.
+    pub async fn place_within(
+        &self,
+        placement: &TablePlacement,
+        bandwidth_share: f64,
+        progress: Arc<dyn Progress + Send>,
+    ) -> Result<u64, PlacementError> {
+        assert!(
+            bandwidth_share > 0.0 && bandwidth_share <= 1.0,
+            "a share is above 0 and at most 1: {bandwidth_share}"
+        );
         let machine = self.tiers.machine();
         let resolved = placement.resolve(&self.schema, machine)?;
         let columns_count = self.schema.fields().len();
@@ -137,12 +178,14 @@ impl TieredTable {
             }
         }
         progress.total(rows as u64);
-        let moved: Vec<MovedGroup> = stream::iter(strays)
-            .map(|(partition, index, columns)| {
+        let groups_at_a_time = if bandwidth_share < 1.0 { 1 } else { GROUPS_AT_A_TIME };
+        let groups_count = strays.len();
+        let moved: Vec<MovedGroup> = stream::iter(strays.into_iter().enumerate())
+            .map(|(number, (partition, index, columns))| {
                 let group = before.data.partitions()[partition][index].clone();
                 let (tiers, progress) = (Arc::clone(&self.tiers), Arc::clone(&progress));
                 async move {
-                    let rows = group.rows();
+                    let (rows, begun) = (group.rows(), Instant::now());
                     let (machine, of_move) = (Arc::clone(tiers.machine()), columns.clone());
                     // Populating memory takes a thread about as long as filling it.
                     let started = spawn_blocking(move || GroupMove::start(&group, of_move, &machine)).await;
@@ -152,11 +195,14 @@ impl TieredTable {
                         Err(error) => panic::resume_unwind(error.into_panic()),
                     };
                     progress.advance(rows as u64);
+                    if bandwidth_share < 1.0 && number + 1 < groups_count {
+                        sleep(pause(begun.elapsed(), bandwidth_share)).await;
+                    }
                     let columns = columns.into_iter().map(|(column, _)| column).collect();
                     Ok::<_, PlacementError>(MovedGroup { partition, index, group, columns })
                 }
             })
-            .buffer_unordered(GROUPS_AT_A_TIME)
+            .buffer_unordered(groups_at_a_time)
             .try_collect()
             .await?;
         if !moved.is_empty() {
@@ -180,14 +226,22 @@ impl TieredTable {
                 regions[moved.partition][moved.index][column] = new;
             }
         }
+        let moved: BTreeSet<usize> = moved.iter().flat_map(|moved| moved.columns.iter().copied()).collect();
+        let moved: Vec<usize> = moved.into_iter().collect();
+        let reads = Arc::new(columns.reads.moved(&moved, &data, self.tiers.machine()));
         let before = std::mem::replace(
             &mut *columns,
-            Arc::new(TieredColumns { data, tiers: Arc::clone(&self.tiers), regions }),
+            Arc::new(TieredColumns { data, tiers: Arc::clone(&self.tiers), regions, reads }),
         );
         drop(columns);
         // Frees memory, which takes time that no query should wait for.
         drop(before);
     }
+}
+
+/// The pause after work of this length that makes it this share of the time.
+fn pause(work: Duration, share: f64) -> Duration {
+    work.mul_f64(1.0 / share - 1.0).min(PAUSE_MAX)
 }
 
 fn regions_of(group: &RowGroup, column: usize, tiers: &Tiers) -> Arc<ColumnRegions> {

@@ -11,7 +11,8 @@ use arrow::util::pretty::pretty_format_batches;
 use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
-use memferry::internals::nodes_of_pages;
+use memferry::internals::{Measured, Parameter, nodes_of_pages};
+use memferry::model::{PlacementRules, PlacementVerdict};
 use memferry::topology::{Machine, NodeId};
 use memferry_query::load::Progress;
 use memferry_query::schedule::{Binding, Domains, Stealing};
@@ -296,4 +297,91 @@ async fn nodes_outside_the_machine_or_without_memory_are_refused() {
         assert!(error.to_string().contains(&format!("node {node}")), "{error}");
         assert!(Arc::ptr_eq(&before, &table.data()));
     }
+}
+
+/// The machine with figures, by which memory of another socket is slower than its own: a tenth of the 133.8 GB/s of the cores of a
+/// node is less than any memory has.
+fn with_slow_sockets(machine: &Machine) -> Machine {
+    let published = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
+    let rate = |name: &str, value: f64| Parameter::assumed(name, value, "made up for a test");
+    let of_core = published.parameter("core_mb_per_s").unwrap();
+    let parameters = vec![
+        rate("dram_mb_per_s", published.parameter("dram_mb_per_s").unwrap()),
+        rate("hbm_mb_per_s", published.parameter("hbm_mb_per_s").unwrap()),
+        rate("core_mb_per_s", 12.0 * of_core),
+        rate("core_copy_mb_per_s", 10e3),
+        rate("remote_latency_ratio", 10.0),
+    ];
+    let reference = ("made up".to_owned(), "for a test".to_owned());
+    machine.clone().with_measured(Measured { reference, parameters, ..Measured::default() }).unwrap()
+}
+
+/// Only the CPUs of the last domain read a table beside the first one. The columns that they read come beside them, and then
+/// nothing is proposed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn skewed_reads_lead_to_a_move_and_to_no_second_one() {
+    let Some((machine, with_memory)) = several_nodes() else { return };
+    let _alone = ALONE.lock().await;
+    let machine = Arc::new(with_slow_sockets(&machine));
+    let domains = Domains::of(&machine).unwrap();
+    let beside = |index: usize| domains[index].cpu_node;
+    let with_cpus: Vec<NodeId> =
+        (0..domains.len()).map(beside).filter(|node| with_memory.contains(node)).collect();
+    let (home, far) = (with_cpus[0], with_cpus[with_cpus.len() - 1]);
+    let socket = |node: NodeId| machine.node(node).unwrap().socket;
+    let table = tiered(&machine, table(&machine, home, ""));
+    let context = session(&SessionOptions {
+        prefetch: Prefetch::Off,
+        partitions: 1,
+        domains: Some(QueryDomains::new(domains.on(&[far]).unwrap())),
+        binding: Binding::Opportunistic,
+        stealing: Stealing::Any,
+        ..SessionOptions::default()
+    });
+    context.register_table("t", Arc::clone(&table) as _).unwrap();
+    // Not column s.
+    let sql = "select sum(a), sum(b) from t";
+    let read = async || {
+        let rows = context.sql(sql).await.unwrap().collect().await.unwrap();
+        pretty_format_batches(&rows).unwrap().to_string()
+    };
+    let expected = read().await;
+    let reads = table.reads();
+    let mut counted = reads.windows.iter().flat_map(|window| &window.reads);
+    assert!(counted.all(|read| (read.cpus, read.node) == (far, home) && read.column < 2), "{reads:?}");
+    // Time in a guest is not that of a machine, and its memories are equally fast.
+    let advise = || {
+        let rules = PlacementRules { evidence: 0.0, payback_s: 1e6, ..table.placement_rules() };
+        table.advise(&rules).unwrap()
+    };
+    let advice = advise();
+    let rate = |node: NodeId| machine.memory_bytes_per_s(node).unwrap_or(0);
+    let is_faster = machine.nearest_faster(far).is_some_and(|node| rate(node.id) > rate(home) / 10 * 12);
+    let is_on_other_socket = matches!((socket(home), socket(far)), (Some(one), Some(other)) if one != other);
+    if !is_faster && !is_on_other_socket {
+        assert_eq!(
+            advice.verdict,
+            PlacementVerdict::Keep,
+            "reads of the same socket move nothing: {advice:?}"
+        );
+        return;
+    }
+    assert_eq!(advice.verdict, PlacementVerdict::Move, "home {home}, CPUs {far}: {advice:?}");
+    let moved: Vec<usize> = advice.moves.iter().map(|it| it.column).collect();
+    assert!(moved.contains(&0) && moved.contains(&1) && moved.len() == 2, "{advice:?}");
+    let before = node_free(home);
+    table.place_within(&table.placement_of(&advice), 0.5, Arc::new(())).await.unwrap();
+    let data = table.data();
+    assert_in_place(&data);
+    for it in &advice.moves {
+        let [node] = it.nodes.as_slice() else { panic!("one reader, one node: {advice:?}") };
+        assert_eq!(machine.node(*node).unwrap().cpu_node, far, "beside the CPUs that read: {advice:?}");
+        assert_eq!(nodes(&data, it.column), [*node; GROUPS]);
+    }
+    assert_eq!(nodes(&data, 2), [home; GROUPS], "nobody reads it");
+    assert!(node_free(home) + (8 << 20) > before, "the old memory is free");
+    assert_eq!(read().await, expected);
+    let after = advise();
+    assert_eq!((after.verdict, after.moves.len()), (PlacementVerdict::Keep, 0), "{after:?}");
+    assert!((after.before_s / advice.after_s - 1.0).abs() < 0.01, "as predicted: {advice:?} {after:?}");
 }

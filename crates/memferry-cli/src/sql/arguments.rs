@@ -19,12 +19,31 @@ pub(crate) struct Arguments {
     /// Runs the statements of this file, before those on the command line.
     #[arg(short, long, value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
-    /// Registers Parquet or Arrow files as the table NAME: a file, a directory, a glob or a URL; may be repeated.
-    #[arg(long = "table", value_name = "NAME=LOCATION", value_parser = table)]
-    pub(super) tables: Vec<NamedLocation>,
+    #[command(flatten)]
+    pub(super) session: SessionArguments,
     /// Loads the tables of --table into memory first, on the home node or where --place says.
     #[arg(long)]
     pub(super) load: bool,
+    /// Shows the plan of each query with its metrics too.
+    #[arg(long)]
+    pub(super) explain: bool,
+    /// The format of rows.
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub(super) format: Format,
+    /// Writes the rows to a file, which is replaced when all statements have succeeded.
+    #[arg(long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Prints the answer of one statement as one JSON object, with what prefetching did.
+    #[arg(long, conflicts_with_all = ["format", "output"])]
+    pub(super) json: bool,
+}
+
+/// The tables of a session, and how it runs queries.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SessionArguments {
+    /// Registers Parquet or Arrow files as the table NAME: a file, a directory, a glob or a URL; may be repeated.
+    #[arg(long = "table", value_name = "NAME=LOCATION", value_parser = table)]
+    pub(super) tables: Vec<NamedLocation>,
     /// Nodes of the table NAME when it is in memory, such as 'trips=COLUMN fare NUMA NODE (8)'; may be repeated.
     #[arg(long = "place", value_name = "NAME=PLACEMENT", value_parser = place)]
     pub(super) places: Vec<NamedPlacement>,
@@ -49,18 +68,6 @@ pub(crate) struct Arguments {
     /// Divides the CPUs of each node into N domains.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) domains_per_node: usize,
-    /// Shows the plan of each query with its metrics too.
-    #[arg(long)]
-    pub(super) explain: bool,
-    /// The format of rows.
-    #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub(super) format: Format,
-    /// Writes the rows to a file, which is replaced when all statements have succeeded.
-    #[arg(long, value_name = "FILE")]
-    pub(super) output: Option<PathBuf>,
-    /// Prints the answer of one statement as one JSON object, with what prefetching did.
-    #[arg(long, conflicts_with_all = ["format", "output"])]
-    pub(super) json: bool,
 }
 
 /// The format of rows.
@@ -88,6 +95,18 @@ impl Arguments {
                  --format",
             ));
         }
+        self.session.check()
+    }
+}
+
+impl SessionArguments {
+    /// Whether no option makes a table.
+    pub(super) fn has_no_table(&self) -> bool {
+        self.tables.is_empty() && self.tpch.is_none()
+    }
+
+    /// Checks tables and placements that do not go together.
+    fn check(&self) -> Result<()> {
         let mut names: Vec<&str> = self.tables.iter().map(|table| table.name.as_str()).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {

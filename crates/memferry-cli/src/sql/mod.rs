@@ -5,10 +5,12 @@
 //! command line, file, pipe, shell ─▶ scanner ─▶ session ─┬▶ commands     \d, \timing, \i ...
 //!                                                        ├▶ load         LOAD TABLE
 //!                                                        ├▶ placement    ALTER TABLE ... NUMA NODE, SHOW PLACEMENT
+//!                                                        ├▶ advice       SHOW READS, ADVISE PLACEMENT
 //!                                                        └▶ answer ─▶ print ─▶ terminal, file
 //!                                                             │ runner: Ctrl-C cancels it
 //! ```
 
+mod advice;
 mod answer;
 mod arguments;
 mod catalog;
@@ -36,6 +38,7 @@ use self::scanner::{Input, inputs};
 use self::session::{Flow, Session};
 use crate::error::usage;
 
+pub(crate) use self::advice::{AdviceArguments, advise};
 pub(crate) use self::arguments::Arguments;
 pub(crate) use self::runner::panics_become_errors;
 

@@ -54,15 +54,15 @@ impl Session<'_> {
         let (name, placement) = (&place.table, place.placement.clone());
         let provider = self.provider(name)?;
         in_memory(name, &provider)?;
-        let bar = (!place.in_background).then(|| Arc::new(Bar::new("moving")));
+        let bar = (!place.how.in_background).then(|| Arc::new(Bar::new("moving")));
         let progress: Arc<dyn Progress + Send> = match &bar {
             Some(bar) => Arc::clone(bar) as _,
             None => Arc::new(()),
         };
-        let started = Instant::now();
+        let (started, share) = (Instant::now(), f64::from(place.how.share_percent) / 100.0);
         let task = self.runner.spawn(async move {
             let table = provider.downcast_ref::<TieredTable>();
-            table.expect("checked above").place(&placement, progress).await
+            table.expect("checked above").place_within(&placement, share, progress).await
         });
         let moving = MoveInBackground { name: name.clone(), started, task };
         let Some(bar) = bar else {
@@ -110,9 +110,14 @@ impl Session<'_> {
     pub(super) fn show_placement(&mut self, name: &TableReference) -> Result<Planned> {
         let provider = self.provider(name)?;
         let places = in_memory(name, &provider)?.data().places();
+        self.planned(batch(&places)?)
+    }
+
+    /// A plan whose rows are there.
+    pub(super) fn planned(&mut self, rows: RecordBatch) -> Result<Planned> {
         let context = self.context.clone();
         self.runner.run(async move {
-            let frame = context.read_batch(batch(&places)?).map_err(explain_error)?;
+            let frame = context.read_batch(rows).map_err(explain_error)?;
             let plan = frame.create_physical_plan().await.map_err(explain_error)?;
             Ok(Planned { plan, has_rows: true, is_explained: false, copied: None })
         })?

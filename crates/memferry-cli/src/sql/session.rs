@@ -25,7 +25,7 @@ use super::placement::{self, KeptPlacement, MoveInBackground};
 use super::print::{self, Object};
 use super::runner::Runner;
 use super::scanner::{Input, Located, Scanner, inputs};
-use super::statement::{self, LoadTable, PlaceTable, Statement};
+use super::statement::{self, LoadTable, Moving, PlaceTable, Statement};
 use super::stores;
 use super::summary::Summary;
 use super::target::Target;
@@ -74,8 +74,8 @@ fn domains(tiers: &QueryTiers, arguments: &Arguments) -> Result<Option<Arc<Query
         return Ok(None);
     }
     let domains = match Domains::of(machine) {
-        Err(_) if arguments.binding == Binding::None => return Ok(None),
-        domains => domains.and_then(|domains| domains.split(arguments.domains_per_node)),
+        Err(_) if arguments.session.binding == Binding::None => return Ok(None),
+        domains => domains.and_then(|domains| domains.split(arguments.session.domains_per_node)),
     };
     Ok(Some(QueryDomains::new(domains.map_err(usage)?)))
 }
@@ -87,30 +87,30 @@ impl<'a> Session<'a> {
         mut runner: Runner,
         out: &mut dyn Write,
     ) -> Result<Session<'a>> {
-        let tiers = arguments.tiers.open(arguments.binding != Binding::None)?;
+        let tiers = arguments.session.tiers.open(arguments.session.binding != Binding::None)?;
         let options = SessionOptions {
-            prefetch: arguments.prefetch,
+            prefetch: arguments.session.prefetch,
             tiers: Some(Arc::clone(&tiers.tiers)),
             domains: domains(&tiers, arguments)?,
-            binding: arguments.binding,
-            stealing: arguments.stealing,
-            ..session_options(arguments.partitions)
+            binding: arguments.session.binding,
+            stealing: arguments.session.stealing,
+            ..session_options(arguments.session.partitions)
         };
-        let generated = match arguments.tpch {
+        let generated = match arguments.session.tpch {
             Some(scale) => query::tpch(scale, &tiers, options.partitions)?,
             None => Vec::new(),
         };
         let context = tiered_session(&generated, &tiers.tiers, &options).map_err(query_error)?;
         let context = cooperative::session(&context);
         if let Some(table) =
-            arguments.tables.iter().find(|it| generated.iter().any(|(name, _)| *name == it.name))
+            arguments.session.tables.iter().find(|it| generated.iter().any(|(name, _)| *name == it.name))
         {
             return Err(usage(format!(
                 "two tables are called {}; give --table another name than those of TPC-H",
                 table.name
             )));
         }
-        for table in &arguments.tables {
+        for table in &arguments.session.tables {
             stores::reach(&context, &table.location)?;
             let (context, table) = (context.clone(), table.clone());
             runner.run(async move { files::register(&context, &table.name, &table.location).await })??;
@@ -131,12 +131,12 @@ impl<'a> Session<'a> {
             width: None,
             includes: 0,
         };
-        for NamedPlacement { name, placement } in &arguments.places {
+        for NamedPlacement { name, placement } in &arguments.session.places {
             let (table, placement) = (TableReference::bare(name.as_str()), placement.clone());
-            if arguments.tables.iter().any(|it| it.name == *name) {
+            if arguments.session.tables.iter().any(|it| it.name == *name) {
                 session.keep_placement(&table, Some(placement))?;
             } else if generated.iter().any(|(it, _)| it == name) {
-                session.place(&PlaceTable { table, placement, in_background: false }, out)?;
+                session.place(&PlaceTable { table, placement, how: Moving::default() }, out)?;
             } else {
                 return Err(usage(format!(
                     "--place names the table {name}, which neither --table nor --tpch makes"
@@ -144,7 +144,7 @@ impl<'a> Session<'a> {
             }
         }
         if arguments.load {
-            for table in &arguments.tables {
+            for table in &arguments.session.tables {
                 let table = TableReference::bare(table.name.as_str());
                 let packed = PackedColumns::None;
                 let load = LoadTable { table, columns: None, packed, placement: None, in_background: false };
@@ -267,13 +267,34 @@ impl<'a> Session<'a> {
         match statement::parse(text, dialect.as_ref())? {
             Statement::Load(load) => self.load(&load, out),
             Statement::Place(place) => self.place(&place, out),
-            Statement::ShowPlacement(table) => {
-                let (before, started) = (CarriedBytes::by(Some(&self.tiers)), Instant::now());
-                let planned = self.show_placement(&table)?;
-                self.answer(text, &planned, &before, started, out)
+            Statement::ShowPlacement(table) => self.show(text, out, |session| session.show_placement(&table)),
+            Statement::ShowReads(table) => self.show(text, out, |session| session.show_reads(&table)),
+            Statement::Advise(advise) => {
+                let mut advised = None;
+                self.show(text, out, |session| {
+                    let (planned, advice) = session.advise(&advise.table)?;
+                    advised = Some(advice);
+                    Ok(planned)
+                })?;
+                match (advised, advise.moving) {
+                    (Some(advised), Some(how)) => self.follow(&advise.table, advised, how, out),
+                    _ => Ok(()),
+                }
             }
             Statement::Sql(sql) => self.sql(text, *sql, out),
         }
+    }
+
+    /// Answers with rows that are there without a query.
+    fn show(
+        &mut self,
+        text: &str,
+        out: &mut dyn Write,
+        rows: impl FnOnce(&mut Self) -> Result<Planned>,
+    ) -> Result<()> {
+        let (before, started) = (CarriedBytes::by(Some(&self.tiers)), Instant::now());
+        let planned = rows(self)?;
+        self.answer(text, &planned, &before, started, out)
     }
 
     fn sql(&mut self, text: &str, mut sql: SqlStatement, out: &mut dyn Write) -> Result<()> {
@@ -376,7 +397,7 @@ impl<'a> Session<'a> {
     fn prefetch(&self) -> Prefetch {
         let state = self.context.state();
         let options = state.config().options().extensions.get::<MemferryOptions>().map(|it| it.prefetch);
-        options.unwrap_or(self.arguments.prefetch)
+        options.unwrap_or(self.arguments.session.prefetch)
     }
 
     /// Keeps the file of --output.

@@ -1,4 +1,5 @@
-//! One statement: SQL, or one of ours: `LOAD TABLE`, `ALTER TABLE ... NUMA NODE`, `SHOW PLACEMENT`.
+//! One statement: SQL, or one of ours: `LOAD TABLE`, `ALTER TABLE ... NUMA NODE`, `SHOW PLACEMENT`, `SHOW READS`, `ADVISE
+//! PLACEMENT`.
 
 use anyhow::Result;
 use datafusion::common::TableReference;
@@ -23,6 +24,9 @@ pub(super) enum Statement {
     Load(LoadTable),
     Place(PlaceTable),
     ShowPlacement(TableReference),
+    /// `SHOW READS name`: the bytes that scans read at home.
+    ShowReads(TableReference),
+    Advise(AdvisePlacement),
     Sql(Box<SqlStatement>),
 }
 
@@ -41,13 +45,35 @@ pub(super) struct LoadTable {
     pub(super) in_background: bool,
 }
 
-/// `ALTER TABLE name placement [IN BACKGROUND]`: moves rows of a table in memory to other nodes.
+/// `ALTER TABLE name placement [WITHIN n PERCENT] [IN BACKGROUND]`: moves rows of a table in memory to other nodes.
 #[derive(Debug, PartialEq)]
 pub(super) struct PlaceTable {
     pub(super) table: TableReference,
     pub(super) placement: TablePlacement,
+    pub(super) how: Moving,
+}
+
+/// `ADVISE PLACEMENT name [MOVE [WITHIN n PERCENT] [IN BACKGROUND]]`: moves that would pay, and makes them.
+#[derive(Debug, PartialEq)]
+pub(super) struct AdvisePlacement {
+    pub(super) table: TableReference,
+    /// `None`: nothing is moved.
+    pub(super) moving: Option<Moving>,
+}
+
+/// How rows are moved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Moving {
+    /// Share of the bandwidths that the move takes.
+    pub(super) share_percent: u8,
     /// Whether the next statement need not wait.
     pub(super) in_background: bool,
+}
+
+impl Default for Moving {
+    fn default() -> Self {
+        Moving { share_percent: 100, in_background: false }
+    }
 }
 
 /// Parses one statement in a dialect of `datafusion.sql_parser.dialect`.
@@ -79,9 +105,12 @@ fn without_prefix(mut statement: SqlStatement) -> SqlStatement {
 
 const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b) PACKED (b) PLACE COLUMN a NUMA NODE (1); all \
                          may end with IN BACKGROUND";
-const PLACE_FORM: &str =
-    "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with IN BACKGROUND";
+const PLACE_FORM: &str = "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with WITHIN n \
+                          PERCENT, IN BACKGROUND or both";
 const SHOW_FORM: &str = "write SHOW PLACEMENT name";
+const READS_FORM: &str = "write SHOW READS name";
+const ADVISE_FORM: &str = "write ADVISE PLACEMENT name; MOVE after it makes the moves, and may be followed by WITHIN n PERCENT, IN \
+                           BACKGROUND or both";
 
 /// Parses a statement that DataFusion does not know.
 fn parse_own(text: &str, dialect: &dyn Dialect) -> Result<Option<Statement>> {
@@ -90,7 +119,11 @@ fn parse_own(text: &str, dialect: &dyn Dialect) -> Result<Option<Statement>> {
     let (statement, form) = if takes(&mut parser, &["load", "table"]) {
         (load(&mut parser).map(Statement::Load), LOAD_FORM)
     } else if takes(&mut parser, &["show", "placement"]) {
-        (show_placement(&mut parser), SHOW_FORM)
+        (last_table(&mut parser).map(Statement::ShowPlacement), SHOW_FORM)
+    } else if takes(&mut parser, &["show", "reads"]) {
+        (last_table(&mut parser).map(Statement::ShowReads), READS_FORM)
+    } else if takes(&mut parser, &["advise", "placement"]) {
+        (advise(&mut parser).map(Statement::Advise), ADVISE_FORM)
     } else if takes(&mut parser, &["alter", "table"]) {
         let Ok(table) = table_name(&mut parser) else { return Ok(None) };
         if !["column", "rows", "numa"].iter().any(|word| is_word(&parser.peek_token().token, word)) {
@@ -124,14 +157,39 @@ fn load(parser: &mut Parser<'_>) -> Result<LoadTable> {
 
 fn place(parser: &mut Parser<'_>, table: TableReference) -> Result<PlaceTable> {
     let placement = placement(parser)?;
-    let in_background = ends_in_background(parser)?;
-    Ok(PlaceTable { table, placement, in_background })
+    Ok(PlaceTable { table, placement, how: moving(parser)? })
 }
 
-fn show_placement(parser: &mut Parser<'_>) -> Result<Statement> {
+fn advise(parser: &mut Parser<'_>) -> Result<AdvisePlacement> {
+    let table = table_name(parser)?;
+    let moving = match takes(parser, &["move"]) {
+        true => Some(moving(parser)?),
+        false => None,
+    };
+    parser.expect_token(&Token::EOF).map_err(explain_parser)?;
+    Ok(AdvisePlacement { table, moving })
+}
+
+/// `[WITHIN n PERCENT] [IN BACKGROUND]` and the end.
+fn moving(parser: &mut Parser<'_>) -> Result<Moving> {
+    let mut share_percent = Moving::default().share_percent;
+    if takes(parser, &["within"]) {
+        let number = parser.next_token().token.to_string();
+        share_percent = match number.parse::<u8>() {
+            Ok(share @ 1..=100) => share,
+            _ => return Err(usage(format!("{number} is no share of 1 to 100 percent"))),
+        };
+        if !takes(parser, &["percent"]) {
+            return Err(usage(format!("{} where PERCENT is expected", parser.peek_token().token)));
+        }
+    }
+    Ok(Moving { share_percent, in_background: ends_in_background(parser)? })
+}
+
+fn last_table(parser: &mut Parser<'_>) -> Result<TableReference> {
     let table = table_name(parser)?;
     parser.expect_token(&Token::EOF).map_err(explain_parser)?;
-    Ok(Statement::ShowPlacement(table))
+    Ok(table)
 }
 
 /// Takes these words if they come next.
@@ -152,12 +210,13 @@ fn table_name(parser: &mut Parser<'_>) -> Result<TableReference> {
     object_name_to_table_reference(name, true).map_err(explain_error)
 }
 
-/// The tokens up to the end or `IN BACKGROUND`, as a placement.
+/// The tokens up to the end, `WITHIN` or `IN BACKGROUND`, as a placement.
 fn placement(parser: &mut Parser<'_>) -> Result<TablePlacement> {
     let mut text = String::new();
     loop {
         let is_in = is_word(&parser.peek_token().token, "in");
         if parser.peek_token().token == Token::EOF
+            || is_word(&parser.peek_token().token, "within")
             || is_in && is_word(&parser.peek_nth_token(1).token, "background")
         {
             return Ok(text.parse()?);
@@ -267,12 +326,14 @@ mod tests {
         let expected = PlaceTable {
             table: TableReference::partial("public", "t"),
             placement: "COLUMN \"B\" ROWS 0 TO 10 NUMA NODE (0, 1 WEIGHT 3) BY BANDWIDTH".parse().unwrap(),
-            in_background: false,
+            how: Moving::default(),
         };
         let text = "alter table public.t column \"B\" rows 0 to 10 numa node (0,1 weight 3) by bandwidth";
         assert_eq!(place(text, "generic"), expected);
         assert_eq!(place(&text.replace('"', "`"), "mysql"), expected);
-        assert!(place("ALTER TABLE t NUMA NODE (0) IN BACKGROUND", "generic").in_background);
+        assert!(place("ALTER TABLE t NUMA NODE (0) IN BACKGROUND", "generic").how.in_background);
+        let slow = Moving { share_percent: 25, in_background: true };
+        assert_eq!(place("alter table t numa node (0) within 25 percent in background", "generic").how, slow);
         assert!(
             matches!(parse("show placement T", "generic").unwrap(), Statement::ShowPlacement(t) if t.table() == "t")
         );
@@ -280,13 +341,34 @@ mod tests {
             ("alter table t numa node 0", "0 where ("),
             ("alter table t numa node (0) in", "in where a comma"),
             ("alter table t column a", "the end where ROWS or NUMA NODE"),
+            ("alter table t numa node (0) within 0 percent", "0 is no share of 1 to 100 percent"),
+            ("alter table t numa node (0) within 25", "EOF where PERCENT is expected"),
             ("show placement", "SHOW PLACEMENT name"),
+            ("show reads", "SHOW READS name"),
+            ("advise placement", "ADVISE PLACEMENT name"),
+            ("advise placement t within 25 percent", "ADVISE PLACEMENT name"),
+            ("advise placement t move within 101 percent", "101 is no share of 1 to 100 percent"),
             ("show placement t where a > 1", "SHOW PLACEMENT name"),
             ("load table t place", "the end where COLUMN"),
         ] {
             let error = parse(text, "generic").unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn advice_about_placements() {
+        let advise = |text: &str| match parse(text, "generic").unwrap() {
+            Statement::Advise(advise) => advise,
+            other => panic!("{text} was read as {other:?}"),
+        };
+        let table = TableReference::bare("t");
+        let only = AdvisePlacement { table: table.clone(), moving: None };
+        assert_eq!(advise("advise placement T"), only);
+        assert_eq!(advise("ADVISE PLACEMENT t MOVE").moving, Some(Moving::default()));
+        let slow = Moving { share_percent: 5, in_background: true };
+        assert_eq!(advise("advise placement t move within 5 percent in background").moving, Some(slow));
+        assert!(matches!(parse("show reads t", "generic").unwrap(), Statement::ShowReads(it) if it == table));
     }
 
     #[test]

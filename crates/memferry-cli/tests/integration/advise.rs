@@ -1,6 +1,8 @@
-//! `memferry advise devices`: advice for a workload, as text, as JSON and as a configuration.
+//! `memferry advise`: devices for a workload, as text, as JSON and as a configuration; and the nodes of columns for queries.
 
 use std::fs;
+
+use serde_json::{Value, json};
 
 use crate::support::{FAILURE, USAGE, fails, prints, prints_json};
 
@@ -54,4 +56,65 @@ fn devices() {
     fails(&advise, USAGE, &["thread", "advise devices --help"]);
     fs::write(&workload, "[[streams]]\nname = 'x'\nsize = 1\n").unwrap();
     fails(&[&advise[..], &["--save", &config]].concat(), USAGE, &["nothing to save"]);
+}
+
+#[test]
+fn placement() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.parquet");
+    let copy = format!(
+        "copy (select value as a, 2 * value as b from range(0, 400000)) to '{}' stored as parquet",
+        file.display()
+    );
+    prints(&["sql", &copy]);
+    let table = format!("t={}", file.display());
+    let common = [
+        "advise",
+        "placement",
+        "--machine",
+        "xeon-max-9468-2s-flat",
+        "--budget",
+        "16MiB",
+        "--prefetch",
+        "off",
+    ];
+    let advise = [&common[..], &["--table", &table, "select sum(a) from t"]].concat();
+    let text = prints(&advise);
+    for part in [
+        "Modelled on xeon-max-9468-2s-flat, by the reads of 3 runs",
+        "a       8         3.1 MiB",
+        "a: the CPUs of node 0 read it from node 0 at 67.5 GB/s, and would at 133.8 GB/s.",
+        "1.98 times as fast",
+        "ALTER TABLE t COLUMN a NUMA NODE (8);",
+    ] {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+    assert!(!text.contains("COLUMN b"), "no query reads it: {text}");
+
+    let moved = prints_json(&[&advise[..], &["--runs", "2", "--move", "--share", "50", "--json"]].concat());
+    let (before, after) = (&moved["before"]["tables"][0], &moved["after"]["tables"][0]);
+    assert_eq!(
+        (&before["table"], &before["verdict"], &before["moves"][0]["nodes"]),
+        (&json!("t"), &json!("move"), &json!([8]))
+    );
+    assert_eq!((&after["verdict"], &after["moves"]), (&json!("keep"), &json!([])), "{moved}");
+    let seconds = |it: &Value, name: &str| it[name].as_f64().unwrap();
+    let ratio = seconds(before, "reads_after_s") / seconds(after, "reads_s");
+    assert!((ratio - 1.0).abs() < 0.001, "the reads after the move are those that were predicted: {moved}");
+
+    let never = prints(&[&advise[..], &["--payback", "0.000001"]].concat());
+    assert!(
+        never.contains("t stays where it is: no move would be 1.05 times as fast and pay soon enough"),
+        "{never}"
+    );
+    let nothing = prints(&[&common[..], &["--table", &table, "select 1"]].concat());
+    assert!(nothing.contains("read no table in memory"), "{nothing}");
+    fails(&["advise", "placement", "select 1"], USAGE, &["--table NAME=LOCATION"]);
+    fails(&[&advise[..], &["--share", "50"]].concat(), USAGE, &["required arguments"]);
+    fails(&[&advise[..], &["--payback", "0"]].concat(), USAGE, &["above 0"]);
+    fails(
+        &[&common[..3], &["made-up-two-tiers", "--table", &table, "select sum(a) from t"]].concat(),
+        FAILURE,
+        &["no advice", "node 0"],
+    );
 }

@@ -14,6 +14,7 @@ mod doctor;
 mod emulate;
 mod generated;
 mod machine;
+mod place;
 #[path = "../../../memferry-query/tests/integration/rates_support/mod.rs"]
 mod rates_support;
 mod report;

@@ -3,6 +3,7 @@
 mod common;
 mod emulated;
 mod notes;
+mod place;
 mod programs;
 mod python;
 mod redis;

@@ -8,15 +8,20 @@
 //! row group ─▶ node of each column ─▶ the writer of a new table, or a move of a table that queries use
 //! ```
 //!
+//! Scans count the bytes that they read at each node (`reads`), and [`TieredTable::advise`](crate::TieredTable::advise) proposes
+//! moves by them.
+//!
 //! A table keeps no clauses: each row group knows the node of each of its columns ([`RowGroup::node`]), and
 //! [`TableData::places`](crate::TableData::places) shows them.
 //!
 //! Source: the statement is that of SAP HANA, `ALTER TABLE t NUMA NODE (n)` (Greinsmark 2020, section 2.5).
 
+mod advice;
 mod error;
 mod moving;
 mod pattern;
 mod places;
+mod reads;
 mod text;
 
 use std::ops::Range;
@@ -31,6 +36,7 @@ pub use self::error::PlacementError;
 pub use self::places::ColumnPlace;
 
 pub(crate) use self::moving::GroupMove;
+pub(crate) use self::reads::{Reader, Sums, TableReads};
 
 /// Where rows of a table in memory lie. A row that no clause covers stays where it is, or comes to the home of the layout.
 ///

@@ -47,6 +47,7 @@ pub(crate) use self::filter::{
 use self::admission::Decided;
 use self::claims::RowGroupClaims;
 use crate::options::MemferryOptions;
+use crate::placement::Reader;
 use crate::table::TieredColumns;
 
 /// Reads row groups: late columns from ready near copies, all others from home.
@@ -153,6 +154,19 @@ impl TieredScanExec {
     /// The number of row groups of its table.
     pub(crate) fn row_groups_count(&self) -> usize {
         self.columns.data.partitions().iter().map(Vec::len).sum()
+    }
+
+    /// The CPUs that a partition runs on; without domains those of the thread, and of a machine that is only described those
+    /// beside the home node of tables.
+    fn reader_of(&self, partition: usize) -> Reader {
+        let tiers = &self.columns.tiers;
+        match &self.claims {
+            Some(claims) => Reader::OfNode(claims.cpus_of(partition)),
+            None => {
+                let home = tiers.machine().node(tiers.home());
+                Reader::OfThread(home.map_or(tiers.home(), |home| home.cpu_node))
+            }
+        }
     }
 
     /// Columns that the filters read.

@@ -28,6 +28,7 @@ use datafusion::physical_plan::coop::cooperative;
 use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream;
+use memferry::model::HomeRead;
 use memferry::mover::Route;
 use memferry::topology::NodeId;
 use tokio::task::coop::consume_budget;
@@ -41,6 +42,7 @@ use super::report::ScanMetrics;
 use crate::data::{ROW_GROUP_ROWS, RowGroup};
 use crate::near::{NearColumn, deadline};
 use crate::packed::BitPacked;
+use crate::placement::{Reader, Sums};
 use crate::table::TieredColumns;
 use crate::tiers::Pins;
 
@@ -110,6 +112,9 @@ struct PartitionScan {
     coalescer: Option<LimitedBatchCoalescer>,
     baseline: BaselineMetrics,
     metrics: ScanMetrics,
+    reader: Reader,
+    /// Bytes read at home, merged into those of the table at the end.
+    reads: Sums,
 }
 
 /// A row group with its columns, near or not.
@@ -126,6 +131,8 @@ struct OpenGroup {
     packed: Vec<Option<BitPacked>>,
     /// Sizes of these columns at home, as Arrow counts them.
     home_bytes: Vec<u64>,
+    /// Their nodes at home.
+    homes: Vec<NodeId>,
 }
 
 impl OpenGroup {
@@ -204,11 +211,14 @@ impl PartitionScan {
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
         let places = Places::new(data, scan.claims.as_ref(), partition, context);
+        scan.columns.reads.begin();
         let keys = KeyRanges::of(scan.predicate.as_ref(), data.schema());
         Ok(Self {
             // Without copies there is nothing to open a window for, and an open row group cannot be stolen.
             window_groups: if near.is_some() { scan.window_groups() } else { 1 },
             metrics: ScanMetrics::new(&scan.metrics, partition, places.domain()),
+            reader: scan.reader_of(partition),
+            reads: Sums::default(),
             places,
             keys,
             needed,
@@ -322,9 +332,11 @@ impl PartitionScan {
                 .collect();
             let rows = group.rows();
             let home_bytes = self.needed.iter().map(|&(column, _)| group.column_bytes(column)).collect();
+            let homes = self.needed.iter().map(|&(column, _)| group.node(column)).collect();
             let packed = self.needed.iter().map(|&(column, _)| group.packed(column).cloned()).collect();
             self.window.push_back(OpenGroup {
                 place,
+                homes,
                 rows,
                 rows_done: reached.start,
                 rows_end: reached.end,
@@ -363,14 +375,16 @@ impl PartitionScan {
         let passed = if self.filter.is_empty() {
             Selection::All { rows }
         } else {
+            let cpus = self.reader.node(self.columns.tiers.machine());
             let columns: HashMap<usize, ArrayRef> = self
                 .filtered
                 .iter()
                 .map(|&(column, place)| {
                     let (array, near_bytes) = group.columns[place].read();
                     let home_bytes = group.home_bytes[place].saturating_sub(near_bytes);
-                    self.metrics
-                        .home_read(group.place.distance, home_bytes * rows as u64 / group.rows as u64);
+                    let size_bytes = home_bytes * rows as u64 / group.rows as u64;
+                    self.metrics.home_read(group.place.distance, size_bytes);
+                    self.reads.add(HomeRead { cpus, column, node: group.homes[place], size_bytes });
                     let rows = array.slice(start, rows);
                     let values = match &group.packed[place] {
                         Some(packed) => packed.unpack(&rows),
@@ -400,6 +414,7 @@ impl PartitionScan {
 
     fn materialise(&mut self, run: Run) -> Result<RecordBatch> {
         let _timer = self.baseline.elapsed_compute().timer();
+        let cpus = self.reader.node(self.columns.tiers.machine());
         let group = &mut self.window[0];
         let filter = run.mask.as_ref().map(predicate_of);
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.output.len());
@@ -417,6 +432,8 @@ impl PartitionScan {
             if !self.filtered.iter().any(|&(_, filtered)| filtered == place) {
                 let home_bytes = group.home_bytes[place].saturating_sub(near_bytes);
                 self.metrics.home_read(group.place.distance, share(home_bytes));
+                let (column, node) = (self.needed[place].0, group.homes[place]);
+                self.reads.add(HomeRead { cpus, column, node, size_bytes: share(home_bytes) });
             }
             if self.near.is_some() && self.needed[place].1 == Use::Late {
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
@@ -446,11 +463,12 @@ impl PartitionScan {
 }
 
 impl Drop for PartitionScan {
-    /// Requested columns are reported however the scan ends.
+    /// Requested columns and reads are reported however the scan ends.
     fn drop(&mut self) {
         while !self.window.is_empty() {
             self.close_group();
         }
+        self.columns.reads.merge(&mut self.reads);
     }
 }
 

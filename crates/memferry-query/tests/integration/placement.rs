@@ -1,6 +1,8 @@
 //! Rows lie where a placement says, from the load on and after moves, and queries see none of it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, RecordBatchIterator};
 use arrow::compute::concat_batches;
@@ -9,6 +11,7 @@ use datafusion::catalog::{MemTable, TableProvider};
 use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionContext;
 use futures::{StreamExt, poll};
+use memferry::model::PlacementVerdict;
 use memferry::topology::{Machine, NodeId};
 use memferry_query::load::{self, PartitionedSource, Progress};
 use memferry_query::{
@@ -343,4 +346,118 @@ async fn auto_sees_where_columns_lie() {
     table.place(&placement("column b numa node (8)"), Arc::new(())).await.unwrap();
     let plan = explain(&context, sql).await;
     assert!(plan.contains("prefetch=none (no node is faster than home node 8)"), "{plan}");
+}
+
+/// Two columns of 400 000 integers on node 0 of the thesis's machine, read by its CPUs.
+fn on_xeon_max() -> Arc<TieredTable> {
+    let machine = Arc::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap());
+    let numbers = |factor: i64| -> ArrayRef {
+        Arc::new(Int64Array::from_iter_values((0..400_000).map(|row| row * factor % 1000)))
+    };
+    let rows = RecordBatch::try_from_iter([("a", numbers(7)), ("b", numbers(3))]).unwrap();
+    let parts: Vec<_> = (0..4).map(|part| vec![rows.slice(part * 100_000, 100_000)]).collect();
+    let layout = Layout::new(Arc::clone(&machine), NodeId(0));
+    let data = Arc::new(load::from_batches(rows.schema(), &parts, &layout).unwrap());
+    let tiers = Tiers::builder(machine).budget_bytes(Some(64 << 20)).build().unwrap();
+    Arc::new(TieredTable::try_new(data, tiers).unwrap())
+}
+
+/// The sums of all windows: CPUs, column, node and bytes, by column.
+fn sums(table: &TieredTable) -> Vec<(u32, usize, u32, u64)> {
+    let mut sums = BTreeMap::new();
+    for read in table.reads().windows.iter().flat_map(|window| &window.reads) {
+        *sums.entry((read.column, read.cpus.0, read.node.0)).or_insert(0) += read.size_bytes;
+    }
+    sums.into_iter().map(|((column, cpus, node), bytes)| (cpus, column, node, bytes)).collect()
+}
+
+const COLUMN_BYTES: u64 = 8 * 400_000;
+
+#[track_caller]
+fn assert_about(bytes: u64, expected: u64) {
+    // Shares of a row group are rounded down, and Arrow rounds buffers up.
+    assert!((expected / 100 * 99..expected / 100 * 102).contains(&bytes), "{bytes} of {expected}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_at_home_are_counted_and_near_copies_are_not() {
+    let table = on_xeon_max();
+    let context = session_with(&table, Prefetch::Off);
+    assert!(table.reads().windows.is_empty());
+    run(&context, "select sum(b) from t where a < 300").await;
+    let counted = sums(&table);
+    let [(0, 0, 0, a), (0, 1, 0, b)] = counted.as_slice() else { panic!("{counted:?}") };
+    assert_about(*a, COLUMN_BYTES);
+    assert_about(*b, COLUMN_BYTES);
+    run(&context, "select sum(b) from t").await;
+    assert_about(sums(&table)[1].3, 2 * COLUMN_BYTES);
+
+    let context = session_with(&table, Prefetch::Always);
+    set(&context, "memferry.wait_us_max = 10000000").await;
+    run(&context, "select sum(b) from t where a < 300").await;
+    let counted = sums(&table);
+    assert_about(counted[0].3, 2 * COLUMN_BYTES);
+    assert_about(counted[1].3, 2 * COLUMN_BYTES);
+}
+
+/// A move by the advice, which has no more to say then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn advice_is_followed_once() {
+    let table = on_xeon_max();
+    let context = session_with(&table, Prefetch::Off);
+    let sql = "select sum(a), sum(b) from t";
+    let expected = run(&context, sql).await.0;
+    let advice = table.advise(&table.placement_rules()).unwrap();
+    assert!(matches!(advice.verdict, PlacementVerdict::Wait { .. }), "one query is not enough: {advice:?}");
+    let moved =
+        |table: &TieredTable| table.reads().columns.iter().map(|it| it.moves_count).collect::<Vec<_>>();
+    assert_eq!(moved(&table), [0, 0]);
+    for _ in 0..3 {
+        run(&context, sql).await;
+    }
+    let advice = table.advise(&table.placement_rules()).unwrap();
+    assert_eq!(advice.verdict, PlacementVerdict::Move, "{advice:?}");
+    let placement = table.placement_of(&advice);
+    assert_eq!(placement.clauses.len(), 2, "{placement}");
+    table.place(&placement, Arc::new(())).await.unwrap();
+    for column in 0..2 {
+        let nodes = nodes(&table.data(), column);
+        assert!(
+            nodes.iter().flatten().all(|&node| node == 8 + column as u32),
+            "two fast memories of the socket: {nodes:?}"
+        );
+    }
+    assert_eq!((moved(&table), table.reads().windows.len()), (vec![1, 1], 0));
+    for _ in 0..20 {
+        assert_eq!(run(&context, sql).await.0, expected);
+    }
+    assert_eq!(sums(&table)[0].2, 8);
+    let advice = table.advise(&table.placement_rules()).unwrap();
+    assert_eq!((advice.verdict, advice.moves.len()), (PlacementVerdict::Keep, 0), "{advice:?}");
+}
+
+#[tokio::test]
+async fn advice_needs_the_rates_of_memories() {
+    let table = tiered(&six_groups());
+    run(&session_with(&table, Prefetch::Off), "select sum(b) from t").await;
+    let error = table.advise(&table.placement_rules()).unwrap_err().to_string();
+    assert!(error.contains("the rate of the memory of node 0 is not known"), "{error}");
+}
+
+#[tokio::test]
+async fn a_share_of_the_bandwidth_slows_a_move() {
+    let table = tiered(&six_groups());
+    let mut times = Vec::new();
+    for node in [1, 0, 1, 0, 1] {
+        let started = Instant::now();
+        place(&table, &format!("numa node ({node})")).await.unwrap();
+        times.push(started.elapsed());
+    }
+    let fastest = times.into_iter().min().unwrap();
+    let started = Instant::now();
+    table.place_within(&placement("numa node (0)"), 0.02, Arc::new(())).await.unwrap();
+    let slow = started.elapsed();
+    assert_eq!(nodes(&table.data(), 1), [[0; 3]; 2]);
+    // Five pauses of 49 copies each, against three copies of two row groups.
+    assert!(slow > fastest * 5, "{slow:?} and {fastest:?}");
 }

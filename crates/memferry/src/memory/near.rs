@@ -30,6 +30,15 @@ impl Machine {
         Ok(own.min(room::within_reach(root, &reach)?))
     }
 
+    /// The node of the CPU that runs the calling thread; `None` on a machine that is only described, and for an unknown CPU. The
+    /// kernel may move the thread at any time.
+    ///
+    /// Cost: a call that does not enter the kernel, and a look at the CPUs of the nodes.
+    pub fn current_node(&self) -> Option<NodeId> {
+        let cpu = super::syscall::current_cpu().filter(|_| self.is_this_machine())?;
+        self.nodes().iter().find(|node| node.cpus.binary_search(&cpu).is_ok()).map(|node| node.id)
+    }
+
     /// The fastest node for the CPUs of node `cpus` with `size_bytes` available, by [`free_bytes`](Machine::free_bytes).
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
 //!    storage ──▶ file_scan  how far a scan of files reads ahead, how long it takes; and again when it sees other times
+//!    placement             whether columns should move to other nodes, by the reads that were measured
 //! ```
 //!
 //! ```
@@ -60,6 +61,7 @@ pub(crate) mod hardware;
 pub(crate) mod offload;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod pipeline;
+mod placement;
 #[cfg(feature = "internals")]
 pub(crate) mod side_cache;
 mod storage;
@@ -70,4 +72,8 @@ pub use advise::{Advice, Alternative, Plan};
 pub use error::ModelError;
 pub use file_scan::{FileScan, FileScanAdvice, Forecast, Limit, Observed};
 pub use pipeline::{Column, Fetch, Stage};
+pub use placement::{
+    ColumnMove, HomeRead, PlacedColumn, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory,
+    ReadWindow,
+};
 pub use storage::ReadRates;

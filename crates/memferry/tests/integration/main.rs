@@ -19,6 +19,7 @@ mod fixtures;
 mod fork_support;
 mod memory;
 mod model;
+mod model_placement;
 mod mover;
 mod mover_batches;
 mod mover_drain;

@@ -10,6 +10,7 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
 use datafusion::logical_expr::{LogicalPlan, Statement};
 use datafusion::sql::parser::{DFParser, Statement as SqlStatement};
+use datafusion::sql::sqlparser::ast::Statement as AstStatement;
 use futures::{Sink, StreamExt, stream};
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::auth::noop::NoopStartupHandler;
@@ -86,15 +87,6 @@ impl Handler {
         values: Vec<datafusion::scalar::ScalarValue>,
         format: &Format,
     ) -> PgWireResult<Response> {
-        match &prepared.plan {
-            LogicalPlan::Statement(Statement::TransactionStart(_)) => {
-                return Ok(Response::TransactionStart(Tag::new("BEGIN")));
-            }
-            LogicalPlan::Statement(Statement::TransactionEnd(_)) => {
-                return Ok(Response::TransactionEnd(Tag::new("COMMIT")));
-            }
-            _ => {}
-        }
         let while_there = async {
             let running = prepared.start(values).await.map_err(explain)?;
             let schema = running.schema();
@@ -131,6 +123,17 @@ fn gone(socket: Arc<TcpStream>) -> impl Future<Output = ()> + Send {
     }
 }
 
+/// Begins and ends of transactions, which drivers send around statements: here nothing is written.
+fn transaction(statement: &SqlStatement) -> Option<Response> {
+    let SqlStatement::Statement(statement) = statement else { return None };
+    match **statement {
+        AstStatement::StartTransaction { .. } => Some(Response::TransactionStart(Tag::new("BEGIN"))),
+        AstStatement::Commit { .. } => Some(Response::TransactionEnd(Tag::new("COMMIT"))),
+        AstStatement::Rollback { .. } => Some(Response::TransactionEnd(Tag::new("ROLLBACK"))),
+        _ => None,
+    }
+}
+
 /// Refuses plans that write or change what other sessions see.
 fn check(plan: &LogicalPlan) -> PgWireResult<()> {
     let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false);
@@ -163,6 +166,10 @@ impl SimpleQueryHandler for Handler {
     {
         let mut responses = Vec::new();
         for statement in DFParser::parse_sql(query).map_err(explain)? {
+            if let Some(response) = transaction(&statement) {
+                responses.push(response);
+                continue;
+            }
             let prepared = self.prepare(statement).await?;
             responses.push(self.respond(&prepared, Vec::new(), &Format::UnifiedText).await?);
         }
