@@ -9,6 +9,7 @@
 //! papers                       the papers' benchmarks: measured, emulated, modelled
 //! processes                    processes that copy at the same time
 //! cases                        case studies of programs whose movement a DSA takes over
+//! sncdb                        clients that scan tables on sub-domains of a socket, modelled
 //! calibrate                    this machine as a profile for the model
 //! model                        the model against published numbers; scenarios
 //! telemetry                    what monitors of the machine count meanwhile
@@ -29,4 +30,5 @@ pub mod mover;
 pub mod offload;
 pub mod papers;
 pub mod processes;
+pub mod sncdb;
 pub mod telemetry;

@@ -13,6 +13,7 @@ pub use crate::model::hardware::{Hardware, NodeMemory, PARAMETERS};
 pub use crate::model::offload::{Offload, copy_s};
 pub use crate::model::pipeline::{Pipeline, Run};
 pub use crate::model::side_cache::hit_share;
+pub use crate::model::tasks::{TableScan, TaskRun, TaskScans};
 pub use crate::model::traffic::Fairness;
 pub use crate::mover::engine::faulty::{Faults, Faulty};
 pub use crate::mover::engine::storage::DiskFaults;

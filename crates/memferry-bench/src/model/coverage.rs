@@ -20,7 +20,7 @@ pub struct Coverage {
     /// The published rows that give its numbers.
     pub rows: Vec<String>,
     /// The benchmark that has its axes, if there is one. It runs on a machine and, but for `memory`, on the emulated device and in
-    /// the model.
+    /// the model; `sncdb` on a machine and in the model.
     pub benchmark: Option<String>,
     /// How far memferry gets.
     pub state: Shown,
@@ -88,7 +88,7 @@ impl Line {
             others.iter().any(|it| it.row == *row && it.why == Why::Input) || has(row, |it| it.is_echo)
         };
         let has_benchmark = !name.is_empty();
-        let is_known = ["cases", "memory", "qdp"].contains(&&*name) || benchmark(&name).is_some();
+        let is_known = ["cases", "memory", "qdp", "sncdb"].contains(&&*name) || benchmark(&name).is_some();
         assert!(!has_benchmark || is_known, "no benchmark {name}");
         let state = match (rows.is_empty(), has_benchmark) {
             (true, true) => Shown::SeriesOnly,
@@ -120,7 +120,7 @@ pub fn coverage_page(coverage: &[Coverage]) -> String {
          `cargo run -p memferry-bench --example coverage`; a test compares them.\n\n\
          - **{}** ({} of {}): a published number stands beside a prediction that is neither a fit nor an input\n  \
          (`memferry sim validate`), or beside `memferry bench NAME`, which has its axes: on the machine that it runs on\n  \
-         (measured) and, but for `memory`, on the emulated device and in the model.\n\
+         (measured) and, but for `memory`, on the emulated device (but for `sncdb`) and in the model.\n\
          - **{}** ({}): `memferry bench NAME` has the axes of the figure. The text prints no number, and nothing was read\n  \
          off a plot.\n\
          - **{}** ({}): the profile of the machine has these numbers, so that the model gives them back.\n\

@@ -1,6 +1,6 @@
 //! Scenarios: computations of the model, described in TOML.
 //!
-//! A scenario has one of four tables. Sizes are numbers of bytes or texts such as `"4 GiB"`; routes are spelled
+//! A scenario has one of five tables. Sizes are numbers of bytes or texts such as `"4 GiB"`; routes are spelled
 //! `single`, `round-robin`, `push-pull`, `socket`, `smart`, `all`, `adaptive`.
 //!
 //! ```toml
@@ -18,8 +18,8 @@
 //! prefetch = [{ column = "b", node = 8, route = "round-robin" }]
 //! ```
 //!
-//! The others are `[copy]` (one copy, by routes and targets), `[submit]` (sizes, batches, submissions in flight, devices)
-//! and `[clients]` (closed-loop scans); `scenarios/` has each.
+//! The others are `[copy]` (one copy, by routes and targets), `[submit]` (sizes, batches, submissions in flight, devices),
+//! `[clients]` (closed-loop scans) and `[tables]` (closed-loop queries over two tables, as tasks); `scenarios/` has each.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ use memferry::model::ModelError;
 use memferry::topology::Machine;
 use serde::Deserialize;
 
-use super::tables::{Clients, Copies, Query, Submit};
+use super::tables::{Clients, Copies, Query, Submit, Tables};
 use crate::harness::Row;
 
 macro_rules! built_in {
@@ -47,6 +47,9 @@ const BUILT_IN: &[(&str, &str)] = &[
     built_in!("kuper-devices"),
     built_in!("snc-scans"),
     built_in!("snc-packed"),
+    built_in!("snc-figure-12"),
+    built_in!("snc-figure-13"),
+    built_in!("snc-figure-14"),
 ];
 
 /// A computation of the model.
@@ -72,6 +75,7 @@ struct Content {
     copy: Option<Copies>,
     submit: Option<Submit>,
     clients: Option<Clients>,
+    tables: Option<Tables>,
 }
 
 /// Names of the built-in scenarios.
@@ -109,12 +113,12 @@ impl Scenario {
     }
 
     fn checked(self) -> Result<Scenario, ModelError> {
-        let Content { query, copy, submit, clients, .. } = &self.content;
-        let tables = [query.is_some(), copy.is_some(), submit.is_some(), clients.is_some()];
-        if tables.into_iter().filter(|&is_there| is_there).count() == 1 {
+        let Content { query, copy, submit, clients, tables, .. } = &self.content;
+        let given = [query.is_some(), copy.is_some(), submit.is_some(), clients.is_some(), tables.is_some()];
+        if given.into_iter().filter(|&is_there| is_there).count() == 1 {
             return Ok(self);
         }
-        let what = "it needs one of the tables query, copy, submit and clients".into();
+        let what = "it needs one of the tables query, copy, submit, clients and tables".into();
         Err(ModelError::Scenario { what })
     }
 
@@ -185,7 +189,7 @@ impl Scenario {
             }
         };
         let hardware = Hardware::of(machine)?;
-        let Content { query, copy, submit, clients, .. } = &self.content;
+        let Content { query, copy, submit, clients, tables, .. } = &self.content;
         let mut rows = Vec::new();
         if let Some(query) = query {
             query.run(machine, &hardware, &mut rows)?;
@@ -198,6 +202,9 @@ impl Scenario {
         }
         if let Some(clients) = clients {
             clients.run(&hardware, &mut rows)?;
+        }
+        if let Some(tables) = tables {
+            tables.run(machine, &mut rows)?;
         }
         let wrong = |what: String| Err(ModelError::Scenario { what });
         let repeated =

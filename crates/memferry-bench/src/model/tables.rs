@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 
 use crate::harness::Row;
+use crate::sncdb::{self, Setting, Study};
 
 /// A size: a number of bytes, or a text with a unit.
 #[derive(Copy, Clone, Debug)]
@@ -316,6 +317,66 @@ impl Clients {
                 None => row,
             });
             baseline = baseline.or(Some((&run.name, rate)));
+        }
+        Ok(())
+    }
+}
+
+/// Closed-loop queries over two tables (`memferry_bench::sncdb`).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tables {
+    range_pred: u64,
+    /// Predicates on the first table of each query; the others are on the second.
+    on_first: Vec<usize>,
+    /// By default one for each hardware thread of the first domain.
+    tasks_per_column: Option<usize>,
+    /// Spread of the sizes of tasks, from 0 to below 1; 0.5 by default.
+    task_spread: Option<f64>,
+    runs: Vec<TablesRun>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TablesRun {
+    name: String,
+    /// A profile that replaces the scenario's: with sub-domains or without.
+    machine: Option<String>,
+    workers: sncdb::Workers,
+    #[serde(default)]
+    stealing: bool,
+}
+
+impl Tables {
+    /// Computes all runs; the first is the baseline of the others.
+    pub(super) fn run(&self, machine: &Machine, rows: &mut Vec<Row>) -> Result<(), ModelError> {
+        let mut baseline: Option<(&str, Vec<f64>)> = None;
+        for run in &self.runs {
+            let other = run.machine.as_deref().map(Machine::from_profile).transpose()?;
+            let study = Study::of(other.as_ref().unwrap_or(machine))?;
+            let study = match self.tasks_per_column {
+                Some(tasks) => study.with_tasks_per_column(tasks),
+                None => study,
+            };
+            let study = match self.task_spread {
+                Some(spread) => study.with_task_spread(spread),
+                None => study,
+            };
+            let setting = Setting { workers: run.workers, is_stealing: run.stealing };
+            let mut rates = Vec::new();
+            for (index, &on_first) in self.on_first.iter().enumerate() {
+                let computed = study.run(setting, on_first, self.range_pred)?;
+                let name = format!("{}, {on_first}/{}", run.name, sncdb::PREDICATES - on_first);
+                let mut own = sncdb::rows_of(&name, ": ", &computed).into_iter();
+                let rate = computed.queries_per_s;
+                rows.extend(own.next().map(|row| match &baseline {
+                    Some((name, rates)) => row.against(*name, rates[index], rate / rates[index]),
+                    None => row,
+                }));
+                rows.extend(own);
+                rates.push(rate);
+            }
+            baseline = baseline.or(Some((&run.name, rates)));
         }
         Ok(())
     }

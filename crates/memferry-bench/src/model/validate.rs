@@ -90,11 +90,11 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
 }
 
 /// How many published rows are predicted, and how well those that were set aside before the calibration. A row with
-/// several predictions counts as its worst. Fits and echoes do not count.
+/// several predictions counts as its worst. Fits, echoes and mere directions do not count.
 fn counted(predictions: &[Prediction]) -> Vec<Row> {
     let mut errors: BTreeMap<&str, (f64, bool)> = BTreeMap::new();
     let set_aside = held_out();
-    for prediction in predictions.iter().filter(|it| !it.is_fit && !it.is_echo) {
+    for prediction in predictions.iter().filter(|it| !it.is_fit && !it.is_echo && !it.is_direction) {
         for &row in &prediction.rows {
             let error = errors.entry(row).or_insert((0.0, set_aside.iter().any(|id| id == row)));
             error.0 = error.0.max(prediction.error_percent().abs());

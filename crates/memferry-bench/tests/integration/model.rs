@@ -59,10 +59,10 @@ fn the_error_of_sub_domains_is_that_of_the_worst_row() {
         of.map(|it| it.error_percent().abs()).fold(0.0, f64::max)
     };
     let snc = bounds()["snc_error"];
-    for row in ["G223", "G227", "G231", "G233", "G237", "G239", "G241"] {
+    for row in ["G223", "G228", "G231", "G233", "G237", "G239", "G241"] {
         assert!(snc >= error_of(row), "{row}: {} above {snc}", error_of(row));
     }
-    assert!(error_of("G237") > 50.0 && snc < 100.0, "{snc}");
+    assert!(error_of("G233") > 5.0 && snc < 25.0, "{snc}");
 }
 
 #[test]
@@ -137,7 +137,10 @@ fn all_scenarios_run_and_the_table_is_the_validated_one() {
         let scenario = model::scenario(name).expect(name);
         let rows = scenario.run(None).expect(name);
         assert!(!rows.is_empty() && !scenario.about().is_empty());
-        assert!(rows.iter().all(|row| row.value.is_finite() && row.value > 0.0), "{name}: {rows:?}");
+        // Parts of a run may be 0, such as what was stolen.
+        let is_whole =
+            |row: &Row| row.value > 0.0 || name.starts_with("snc-figure") && row.name.contains(": ");
+        assert!(rows.iter().all(|row| row.value.is_finite() && is_whole(row)), "{name}: {rows:?}");
     }
     let rows = model::scenario("table-6.2").expect("built in").run(None).expect("known");
     let total = |name: &str| rows.iter().find(|row| row.name == name).expect(name).value;
@@ -165,10 +168,12 @@ fn scenarios_are_what_is_validated() {
         let rows = model::scenario(scenario).expect(scenario).run(None).expect(scenario);
         rows.iter().find(|it| it.name == row).expect(row).value
     };
-    let off = value("snc-scans", "SNC off");
+    let off = |scenario| value(scenario, "SNC off, 3/3");
     let is_alike = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-6, "{one}, {other}");
-    is_alike(predicted("G237"), 100.0 * value("snc-scans", "balanced, 3/3, workers on one") / off);
-    is_alike(predicted("G233"), 100.0 * value("snc-scans", "balanced, 3/3") / off);
+    let few = "snc-figure-12";
+    is_alike(predicted("G237"), 100.0 * value(few, "sub-domain 0a, 3/3") / off(few));
+    let some = "snc-figure-13";
+    is_alike(predicted("G233"), 100.0 * value(some, "both sub-domains, 3/3") / off(some));
     is_alike(predicted("G249"), value("snc-packed", "SNC off"));
     let large = |devices| format!("1048576 B, batch 1, 32 under way, {devices} devices");
     is_alike(predicted("K051"), value("kuper-devices", &large(3)));
@@ -232,6 +237,14 @@ fn scenarios_take_other_values_and_refuse_nonsense() {
     let scans = model::scenario("snc-scans").expect("built in");
     fails(scans.with("clients.count", "1000000000"), "at most");
     fails(scans.with("clients.count", "0"), "read nothing");
+    let tables = model::scenario("snc-figure-12").expect("built in");
+    fails(tables.with("tables.on_first", "[7]"), "7 predicates");
+    fails(tables.with("tables.range_pred", "0"), "below 0");
+    fails(tables.with("tables.tasks_per_column", "0"), "begin at 1");
+    fails(tables.with("tables.tasks_per_column", "1000000000"), "at most");
+    fails(tables.with("tables.runs.0.stealing", "true"), "two domains");
+    fails(tables.with("tables.on_first", "[]"), "nothing to compute");
+    refuses(tables.with("tables.runs.0.workers", "\"none\""), "none");
     let submit = model::scenario("kuper-submit").expect("built in");
     fails(submit.with("submit.sizes.0", "0"), "begin at 1");
     fails(submit.with("submit.under_way.0", "0"), "begin at 1");
@@ -279,8 +292,20 @@ fn every_key_of_a_scenario_counts() {
         ("snc-scans", "clients.runs.1.reads.0.cpus", "1"),
         ("snc-scans", "clients.runs.1.reads.0.node", "2"),
         ("snc-scans", "clients.runs.1.reads.0.columns", "3"),
+        ("snc-figure-12", "tables.range_pred", "20000"),
+        ("snc-figure-12", "tables.on_first", "[3]"),
+        ("snc-figure-12", "tables.tasks_per_column", "7"),
+        ("snc-figure-12", "tables.task_spread", "0.1"),
+        ("snc-figure-12", "tables.runs.0.machine", "skylake-8180-snc-on"),
+        ("snc-figure-12", "tables.runs.2.workers", "first"),
+        ("snc-figure-12", "tables.runs.2.stealing", "true"),
     ] {
         let own = model::scenario(name).expect("built in");
+        // A part of its runs: all of them take a second.
+        let own = match name {
+            "snc-figure-12" => own.with("tables.on_first", "[3, 2]").expect("there"),
+            _ => own,
+        };
         let other = own.with(path, value).expect(path).run(None).expect(path);
         let of = |rows: Vec<Row>| -> Vec<(String, f64)> {
             rows.into_iter().map(|row| (row.name, row.value)).collect()

@@ -20,6 +20,7 @@ use super::{BUILD_PROFILE, Keep, start_record};
 use crate::error::usage;
 use crate::progress::Bar;
 use crate::query::query_error;
+use crate::topology;
 
 /// Many connections ask a database with a table on each of two domains: random access, and scans of both tables with a skew.
 ///
@@ -79,6 +80,10 @@ pub(crate) struct Arguments {
     /// Seed of the tables, of the CPUs of `half`, and of keys.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Instead of measuring, models all scans on the first socket of this machine: the name of a profile (see `memferry
+    /// topology`), or a JSON file.
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["quick", "rows", "seconds", "warm_up", "connections", "statements", "on_first", "range_pred", "workers", "stealing", "binding", "clients", "balancing", "protocol", "listen", "seed"])]
+    machine: Option<String>,
     #[command(flatten)]
     keep: Keep,
 }
@@ -121,6 +126,9 @@ fn without_postgres() -> anyhow::Error {
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    if let Some(profile) = &arguments.machine {
+        return model(profile, &arguments.keep, out);
+    }
     let directory = arguments.keep.directory(arguments.quick)?;
     let protocol = arguments.protocol.protocol()?;
     #[cfg(not(feature = "postgres"))]
@@ -211,6 +219,17 @@ fn listen(
     };
     bench.serve(workload, address, ready, until).map_err(query_error)?;
     Ok(written?)
+}
+
+/// The rows of a machine that need not be here.
+fn model(profile: &str, keep: &Keep, out: &mut dyn Write) -> Result<()> {
+    let machine = topology::open(Some(profile))?;
+    let directory = keep.directory(false)?;
+    let options = json!({ "machine": profile, "profile": BUILD_PROFILE });
+    // A record of its own, so that it does not replace a measured one.
+    let mut record: Record = start_record("sncdb-model", machine, 0, options);
+    record.rows = memferry_bench::sncdb::rows(&record.machine)?;
+    keep.finish(&record, directory, out)
 }
 
 /// All combinations of the options. Stealing needs workers on both domains; a random access reads one row group.

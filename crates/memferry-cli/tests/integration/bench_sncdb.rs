@@ -58,3 +58,17 @@ fn impossible_runs_are_left_out_and_named() {
         fails(&[&BENCH[..], &options].concat(), USAGE, &[says]);
     }
 }
+
+/// A machine that need not be here: all settings of its socket, modelled.
+#[test]
+fn another_machine_is_modelled() {
+    let record =
+        prints_json(&["bench", "sncdb", "--machine", "skylake-8180-snc-on", "--out", "none", "--json"]);
+    assert_eq!(record["bench"], "sncdb-model");
+    let names = names(&record);
+    for name in ["random_wait", "scan_10000_all_stealing_2_4", "scan_1000000_first_0_6_away"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    assert!(record["rows"].as_array().unwrap().iter().all(|row| row["how"] == "modelled"), "{record}");
+    fails(&["bench", "sncdb", "--machine", "skylake-8180-snc-on", "--quick"], USAGE, &["--machine"]);
+}

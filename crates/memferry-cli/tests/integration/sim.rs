@@ -65,7 +65,7 @@ fn validation_has_known_rows() {
         ("break_even_waited_error", 1.0),
         ("break_even_pipelined_error", 1.0),
         ("saturation_error", 1.0),
-        ("snc_error", 100.0),
+        ("snc_error", 25.0),
     ] {
         assert!(value(&json, name) <= at_most, "{name}: {json}");
     }

@@ -166,7 +166,7 @@ impl BitPacked {
         let bits = Arc::new(BooleanArray::new(bits, None));
         let array = FixedSizeListArray::try_new_with_length(item, length, bits, validity(&pieces), rows)?;
         let values = (has_values && (integers.is_signed || most <= i64::MAX as u64))
-            .then(|| reference as i64..=(most ^ order) as i64);
+            .then_some(reference as i64..=(most ^ order) as i64);
         Ok(PackedColumn { packed, array: Arc::new(array), values })
     }
 

@@ -55,14 +55,12 @@ fn range(conjunct: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usize,
         return None;
     }
     let value = integer(constant.downcast_ref::<Literal>()?.value())?;
-    // No integer is less than the least: an empty range.
-    let (below, above) = (value.checked_sub(1), value.checked_add(1));
-    let none = i64::MAX..=i64::MIN;
     let range = match operator {
         Operator::Eq => value..=value,
-        Operator::Lt => below.map_or(none, |end| i64::MIN..=end),
+        // No integer is less than the least: the filter says so of each row.
+        Operator::Lt => i64::MIN..=value.checked_sub(1)?,
         Operator::LtEq => i64::MIN..=value,
-        Operator::Gt => above.map_or(none, |start| start..=i64::MAX),
+        Operator::Gt => value.checked_add(1)?..=i64::MAX,
         Operator::GtEq => value..=i64::MAX,
         _ => return None,
     };

@@ -7,7 +7,7 @@
 //!               │
 //!    offload   pipeline   clients       a copy; a query with columns brought near; closed-loop scans
 //!    cores     copiers                  copies and reads by cores; copiers that work at the same time
-//!    side_cache                         memory behind a cache in hardware
+//!    side_cache           tasks         memory behind a cache in hardware; scans as tasks in queues of domains
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
 //!    storage ──▶ file_scan  how far a scan of files reads ahead, how long it takes; and again when it sees other times
@@ -65,6 +65,8 @@ mod placement;
 #[cfg(feature = "internals")]
 pub(crate) mod side_cache;
 mod storage;
+#[cfg(feature = "internals")]
+pub(crate) mod tasks;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod traffic;
 

@@ -121,6 +121,19 @@ impl<T: Copy> Traffic<T> {
         self.push(mover, memory, demand, bytes, tag);
     }
 
+    /// CPUs read from a memory, and use the memory of their own node for results, so many bytes per byte that they read.
+    pub(super) fn scan(&mut self, mover: Mover, memory: usize, results_per_byte: f64, bytes: f64, tag: T) {
+        let mut demand = Demand::new().uses(memory, 1.0);
+        if let Mover::Cpus { node, .. } = mover {
+            demand = self.ways[node][memory].into_iter().fold(demand, |demand, way| demand.uses(way, 1.0));
+            if results_per_byte > 0.0 {
+                let own = [Some(node), self.ways[node][node]].into_iter().flatten();
+                demand = own.fold(demand, |demand, resource| demand.uses(resource, results_per_byte));
+            }
+        }
+        self.push(mover, memory, demand, bytes, tag);
+    }
+
     /// Cores or a device copy from one memory to another.
     pub(super) fn copy(&mut self, mover: Mover, source: usize, target: usize, bytes: f64, tag: T) {
         let mut demand = Demand::new().uses(source, 1.0).uses(target, 1.0);

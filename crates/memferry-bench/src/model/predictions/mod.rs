@@ -33,6 +33,9 @@ pub struct Prediction {
     pub is_fit: bool,
     /// Whether it follows from inputs or other rows by arithmetic, or states what a route is: then it is no prediction.
     pub is_echo: bool,
+    /// Whether only the direction of a published change is predicted, and not its size: it counts neither as predicted nor as
+    /// close.
+    pub is_direction: bool,
     /// Whether it is about a row that was set aside before the calibration.
     pub is_held_out: bool,
     /// The reason of a large error.
@@ -86,7 +89,7 @@ pub(super) fn predictions() -> Result<Vec<Prediction>, ModelError> {
 const ROUTES: [(&str, &str); 3] = [("D036", "D038"), ("F039", "F042"), ("F054", "F054")];
 
 /// Ranges of rows that the bandwidth and latency tables in the profiles give by arithmetic.
-const TABLES: [(&str, &str); 2] = [("G161", "G161"), ("G191", "G203")];
+const TABLES: [(&str, &str); 3] = [("G161", "G161"), ("G191", "G203"), ("G225", "G226")];
 
 fn is_echo(figure: &PublishedFigure) -> bool {
     let mut ranges = ROUTES.into_iter().chain(TABLES);
@@ -125,6 +128,7 @@ impl List {
             calibrated_on: self.context,
             is_fit: false,
             is_echo: false,
+            is_direction: false,
             is_held_out: false,
             unexplained: None,
         });

@@ -2,35 +2,14 @@
 
 use anyhow::Result;
 use memferry::topology::{Link, Machine, NodeId};
-use memferry_bench::model::Prediction;
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::Papers;
 use memferry_bench::harness::Provenance;
 
 impl Papers {
-    /// Figures of sub-domains: published rates and latencies, and modelled scans.
+    /// Figures of sub-domains: the study's scans, and published rates and latencies.
     pub(in crate::report) fn domain_figures(&self) -> Result<Vec<Figure>> {
-        let mut scans =
-            Figure::new("scans-by-domain", Kind::Rows, "Scans on one sub-domain, on both, and skewed");
-        scans.about = "Greinsmark 2020, 5.4: 56 clients scan six columns on a Xeon 8180; SNC off is 100 %. \
-                       Published are ranges over tests; skewed is what is left of the balanced case."
-            .to_owned();
-        scans.y = Axis::new("throughput in %; in brackets the error of the model", Scale::Linear);
-        for (row, name) in [
-            ("G223", "one sub-domain"),
-            ("G233", "both, 3/3"),
-            ("G237", "both, workers on one"),
-            ("G241", "skewed, 2/4"),
-        ] {
-            let found = self.validation.predictions.iter().rfind(|prediction| prediction.rows.contains(&row));
-            let Some(Prediction { predicted, published: (low, high), .. }) = found else { continue };
-            scans.points.push(Point::new("throughput", Provenance::Modelled, name, *predicted));
-            let middle = (low + high) / 2.0;
-            scans
-                .points
-                .push(Point::new("throughput", Provenance::Published, name, middle).between(*low, *high));
-        }
         let machines = [
             ("skylake-8180-snc-off", "Xeon 8180"),
             ("skylake-8180-snc-on", "Xeon 8180, SNC"),
@@ -41,7 +20,7 @@ impl Papers {
             ("latency-by-domain", LATENCY, "tables 1, 2, 5 and 6"),
             ("bandwidth-by-domain", BANDWIDTH, "tables 3, 4, 7 and 8"),
         ];
-        let mut figures = vec![scans];
+        let mut figures = self.study_figures()?;
         for (name, matrix, tables) in matrices {
             let about = format!("Greinsmark 2020, {tables}, with sub-domains (SNC, COD) off and on.");
             let mut figure = matrix.figure(name, &about);

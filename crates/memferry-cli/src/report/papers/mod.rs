@@ -2,6 +2,7 @@
 
 mod copies;
 mod domains;
+mod study;
 
 use anyhow::Result;
 use memferry::internals::{Hardware, Pipeline, Run};
