@@ -54,7 +54,7 @@ impl PhysicalOptimizerRule for JoinInPlace {
 /// `is_relied_on`: whether an operator above relies on the partitions of `plan`.
 fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = match plan.downcast_ref::<HashJoinExec>().filter(|_| !is_relied_on).and_then(in_place) {
-        Some((left, right)) => return with_children(&plan, vec![for_join(left)?, for_join(right)?]),
+        Some([left, right]) => return with_children(&plan, vec![for_join(left)?, for_join(right)?]),
         None => plan,
     };
     let divides_anew = plan.is::<RepartitionExec>()
@@ -92,7 +92,7 @@ fn with_children(
 }
 
 /// The sides of a join without their exchanges.
-fn in_place(join: &HashJoinExec) -> Option<(&Arc<dyn ExecutionPlan>, &Arc<dyn ExecutionPlan>)> {
+fn in_place(join: &HashJoinExec) -> Option<[&Arc<dyn ExecutionPlan>; 2]> {
     if join.mode != PartitionMode::Partitioned {
         return None;
     }
@@ -104,7 +104,7 @@ fn in_place(join: &HashJoinExec) -> Option<(&Arc<dyn ExecutionPlan>, &Arc<dyn Ex
     let equal = left_key.bounds == right_key.bounds
         && left_key.data_type == right_key.data_type
         && left.output_partitioning().partition_count() == right.output_partitioning().partition_count();
-    (by_shards && equal).then_some((left, right))
+    (by_shards && equal).then_some([left, right])
 }
 
 /// A side whose scan declares that its partitions are divided by the joined column. Nothing above the join relies on it.
