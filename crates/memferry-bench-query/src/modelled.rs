@@ -92,7 +92,7 @@ const READS_TO_COME: u32 = 3;
 /// - `tpch_domains_QUERY_auto`: the time that the scans predict without copies, divided by the time as decided; of the slowest
 ///   domain each. Without late columns, or if no copy pays, it is 1. The model leaves out joins and aggregates, drift
 ///   between threads, and the bookkeeping of copies.
-/// - `tpch_domains_QUERY_again`: the same for the query and [`READS_TO_COME`] later ones of the same columns, which the session
+/// - `tpch_domains_QUERY_again`: the same for the query and `READS_TO_COME` later ones of the same columns, which the session
 ///   expects (`memferry.reads_to_come`). A copy that costs more than it gains in one query may then pay. The later ones are
 ///   predicted by the scan that finds the copies.
 /// - `tpch_domains_QUERY_local`: scans by the CPUs beside their row groups, against threads on no domain, which read row groups

@@ -35,7 +35,7 @@ pub enum ClusterError {
         /// Their version.
         version: u64,
     },
-    /// A worker failed, and its text reached the query through other machines: [`worker_in`] reads it.
+    /// A worker failed, and its text reached the query through other machines: `worker_in` reads it.
     #[error("worker {worker} failed: {what}")]
     Worker {
         /// Its address.

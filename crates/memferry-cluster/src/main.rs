@@ -18,6 +18,7 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, for the whole run")]
 enum Command {
     Serve(serve::Arguments),
     Sql(sql::Arguments),

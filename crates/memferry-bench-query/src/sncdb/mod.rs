@@ -155,7 +155,7 @@ impl SncdbBenchmark {
         self.places.obstacle(workload)
     }
 
-    /// One run of a closed loop in this process: the rows that [`rows_of`](SncdbBenchmark::rows_of) describes.
+    /// One run of a closed loop in this process: the rows that `rows_of` describes.
     ///
     /// # Errors
     /// [`QueryError::Invalid`]: the run is impossible here, or an answer is wrong. Others as the queries.
