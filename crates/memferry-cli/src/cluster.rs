@@ -58,7 +58,7 @@ fn execute(command: &str, options: &[OsString]) -> Result<()> {
 }
 
 /// Runs a command of the program that measures, and reads the JSON that it prints.
-pub(crate) fn measured(command: &str, options: &[&str]) -> Result<Value> {
+pub(crate) fn measured(command: &str, options: &[String]) -> Result<Value> {
     let program = program("this benchmark")?;
     let output = Command::new(&program).arg(command).args(options).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| not_executed(&program))?;

@@ -100,7 +100,7 @@ impl Description {
         ShardMap::new(self.version, self.workers.clone(), shards, self.replicas.unwrap_or(REPLICAS))
     }
 
-    /// What a worker and a query must share.
+    /// The identity that a worker and a query must share.
     pub fn id(&self) -> MapId {
         // SipHash with fixed keys; workers of other builds may differ, and then refuse.
         let mut hasher = DefaultHasher::new();

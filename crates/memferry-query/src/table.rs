@@ -114,7 +114,7 @@ impl TieredTable {
         Ok(Arc::new(TieredScanExec::try_new(self.columns(), projection, predicate, limit, settings)?))
     }
 
-    /// What the model needs for advice: the places of the columns, and the bytes that scans read there in windows of about ten
+    /// The input of advice: the places of the columns, and the bytes that scans read there in windows of about ten
     /// seconds, since any column was moved. Reads of near copies do not count, and a scan counts when it has ended.
     pub fn reads(&self) -> ReadHistory {
         self.columns().reads.history()

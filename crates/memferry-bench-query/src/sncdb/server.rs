@@ -98,7 +98,7 @@ impl Server {
         self.runtime.as_ref().expect("it is not being dropped").handle().clone()
     }
 
-    /// What the workers have read.
+    /// The bytes that the workers have read.
     pub(super) fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }

@@ -3,21 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+pub use memferry_bench::sncdb::{CLIENTS, PREDICATES, RANGE_PREDS, ROWS, Workers};
 use memferry_query::schedule::{Binding, Stealing};
 
-/// Rows of a table of the study.
-pub const ROWS: u64 = 50_000_000;
-
-/// Client connections of the study.
-pub const CLIENTS: usize = 56;
-
-/// Predicates of a scan, over both tables.
-pub const PREDICATES: usize = 6;
-
-/// The values of `range_pred` in the study.
-pub const RANGE_PREDS: [u64; 3] = [10_000, 100_000, 1_000_000];
-
-/// One run of the study: what clients ask, and where it is answered.
+/// One run of the study: the statement of the clients, and the CPUs that answer it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// Rows of each table. A `range_pred` is one of [`ROWS`] and scaled to these.
@@ -50,19 +39,6 @@ pub enum Statement {
         /// Rows that a predicate selects of [`ROWS`], nearly.
         range_pred: u64,
     },
-}
-
-/// Where workers are.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Workers {
-    /// On all cores of both domains.
-    All,
-    /// On half of the CPUs of each domain, drawn at random.
-    Half,
-    /// On the domain of the first table only.
-    First,
-    /// On the domain of the second table only.
-    Second,
 }
 
 /// Where clients are.
@@ -110,7 +86,6 @@ macro_rules! words {
     };
 }
 
-words!(Workers, "a place of workers", All "all" Half "half" First "first" Second "second");
 words!(Clients, "a place of clients", Anywhere "anywhere" Elsewhere "elsewhere");
 words!(Balancing, "a state of NUMA balancing", Kept "kept" Off "off" On "on");
 

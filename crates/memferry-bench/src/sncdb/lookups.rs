@@ -1,4 +1,4 @@
-//! Random access by a primary key: what a query waits for memory.
+//! Random access by a primary key: the time that a query waits for memory.
 
 use memferry::model::ModelError;
 use memferry::topology::Machine;
@@ -30,7 +30,7 @@ impl Lookup {
     }
 }
 
-/// What a query that looks up one row waits for memory, with the table on the first domain and workers on all of them.
+/// The time that a query that looks up one row waits for memory, with the table on the first domain and workers on all of them.
 ///
 /// The query searches the sorted dictionary of C0 in halves. The caches hold the upper steps, which every query takes; the
 /// others, and what follows, are misses. With sub-domains, a table of one domain is cached in that domain's part of the cache.

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! layout     bytes of the columns of figure 8
-//! results    what queries write, from two published gains (a fit)
+//! results    bytes that queries write, from two published gains (a fit)
 //! lookups    what the query of figure 9 waits for memory (figure 11)
 //! Study      the query of figure 10 on a machine (figures 12 to 14): model::tasks of memferry
 //! ```
@@ -28,6 +28,7 @@ pub(crate) use rows::rows_of;
 pub use rows::{rows, scan_name};
 
 use std::fmt;
+use std::str::FromStr;
 
 use memferry::internals::{Hardware, TableScan, TaskRun, TaskScans};
 use memferry::model::ModelError;
@@ -71,6 +72,17 @@ impl fmt::Display for Workers {
             Workers::First => "first",
             Workers::Second => "second",
         })
+    }
+}
+
+impl FromStr for Workers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Workers, String> {
+        let all = [Workers::All, Workers::Half, Workers::First, Workers::Second];
+        all.into_iter()
+            .find(|workers| workers.to_string() == text)
+            .ok_or_else(|| format!("'{text}' is not a place of workers; use one of all, half, first, second"))
     }
 }
 
@@ -162,7 +174,7 @@ impl Study {
         settings(self.domains.len())
     }
 
-    /// What the clients get of queries that have so many of the [`PREDICATES`] on the first table.
+    /// Throughput and traffic of queries that have so many of the [`PREDICATES`] on the first table.
     ///
     /// # Errors
     /// [`ModelError::Unknown`], [`Scenario`](ModelError::Scenario) for more predicates than there are or a setting that the

@@ -1,4 +1,4 @@
-//! What queries write, and what the counters of the publication count, both from published rows.
+//! The bytes that queries write, and those that the counters of the publication count, both from published rows.
 
 use memferry::model::ModelError;
 use memferry::topology::{Machine, NodeId};

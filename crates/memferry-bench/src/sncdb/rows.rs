@@ -28,7 +28,7 @@ pub(crate) fn rows_of(name: &str, separator: &str, run: &TaskRun) -> Vec<Row> {
     ]
 }
 
-/// All settings, skews and selectivities on a machine, and what a random access waits for memory, if the machine tells its cache.
+/// All settings, skews and selectivities on a machine, and the time that a random access waits for memory, if the cache of the machine is known.
 ///
 /// # Errors
 /// As [`Study::of`] and [`Study::run`].

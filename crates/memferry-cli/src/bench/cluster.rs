@@ -3,12 +3,10 @@
 use std::io::Write;
 
 use anyhow::{Result, ensure};
-use memferry::topology::Machine;
-use memferry_bench::harness::{Provenance, Record, Row};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{BUILD_PROFILE, Keep, start_record};
-use crate::cluster;
+use super::Keep;
+use super::measured::Measured;
 
 /// TPC-H on workers of this machine beside one process, and with workers that are killed in mid-query. Fails if an answer is wrong.
 /// Needs the program memferry-cluster.
@@ -35,21 +33,12 @@ const RECORD_KILLS_MIN: u32 = 100;
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let Arguments { tpch, rounds, kills, seed, ref keep } = *arguments;
-    let directory = keep.directory(kills < RECORD_KILLS_MIN)?;
-    let options = json!({ "tpch": tpch, "rounds": rounds, "kills": kills, "profile": BUILD_PROFILE });
-    let mut record: Record = start_record("cluster", Machine::discover()?, seed, options);
-    let mut verdict = Ok(());
-    record.rows = keep.telemetry().rows(|| {
-        let numbers = [tpch.to_string(), rounds.to_string(), kills.to_string(), seed.to_string()];
-        let names = ["--tpch", "--rounds", "--kills", "--seed"];
-        let given: Vec<&str> =
-            names.iter().zip(&numbers).flat_map(|(name, number)| [*name, number]).collect();
-        let measured = cluster::measured("measure", &given)?;
-        verdict = check(&measured);
-        anyhow::Ok(rows(&measured))
-    })?;
-    keep.finish(&record, directory, out)?;
-    verdict
+    let options = vec![("tpch", tpch.into()), ("rounds", rounds.into()), ("kills", kills.into())];
+    Measured { name: "cluster", command: "measure", seed, options, check, unit }.run(
+        keep,
+        kills < RECORD_KILLS_MIN,
+        out,
+    )
 }
 
 /// Faults of the cluster.
@@ -62,25 +51,21 @@ fn check(measured: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Counts, times and bytes, with their names as rows.
-fn rows(measured: &Value) -> Vec<Row> {
-    let numbers = measured.as_object().into_iter().flatten();
-    let numbers = numbers.filter_map(|(name, value)| Some((name, value.as_f64()?)));
-    let row = |(name, value): (&String, f64)| {
-        let unit = if name.starts_with("seconds_") {
-            "s"
-        } else if name.ends_with("_bytes") {
-            "bytes"
-        } else {
-            "1"
-        };
-        Row::median(format!("cluster_{name}"), unit, Provenance::Measured, &[value])
-    };
-    numbers.map(row).collect()
+fn unit(number: &str) -> &'static str {
+    if number.starts_with("seconds_") {
+        "s"
+    } else if number.ends_with("_bytes") {
+        "bytes"
+    } else {
+        "1"
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    use super::super::measured::rows;
     use super::*;
 
     #[test]
@@ -89,8 +74,10 @@ mod tests {
             "answers": 66, "answers_equal": 66, "kills": 5, "kills_survived": 5, "shuffled_bytes": 7.0, "seconds_killed_max": 0.5
         });
         check(&right).unwrap();
-        let names: Vec<String> =
-            rows(&right).into_iter().map(|row| format!("{} {}", row.name, row.unit)).collect();
+        let names: Vec<String> = rows("cluster", &right, unit)
+            .into_iter()
+            .map(|row| format!("{} {}", row.name, row.unit))
+            .collect();
         for name in
             ["cluster_shuffled_bytes bytes", "cluster_seconds_killed_max s", "cluster_answers_equal 1"]
         {

@@ -9,6 +9,7 @@ mod domains;
 mod dsa;
 mod emulate;
 mod isa;
+mod measured;
 mod memory;
 mod mover;
 mod offload;

@@ -3,12 +3,10 @@
 use std::io::Write;
 
 use anyhow::{Result, ensure};
-use memferry::topology::Machine;
-use memferry_bench::harness::{Provenance, Record, Row};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{BUILD_PROFILE, Keep, start_record};
-use crate::cluster;
+use super::Keep;
+use super::measured::Measured;
 
 /// Many clients of `memferry serve` at once: random queries, cancellations and lost connections. Fails if an answer is wrong, or a
 /// copy is lost. Needs the program memferry-cluster.
@@ -35,21 +33,12 @@ const RECORD_SECONDS_MIN: u64 = 600;
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let Arguments { seconds, clients, tpch, seed, ref keep } = *arguments;
-    let directory = keep.directory(seconds < RECORD_SECONDS_MIN)?;
-    let options = json!({ "seconds": seconds, "clients": clients, "tpch": tpch, "profile": BUILD_PROFILE });
-    let mut record: Record = start_record("serve", Machine::discover()?, seed, options);
-    let mut verdict = Ok(());
-    record.rows = keep.telemetry().rows(|| {
-        let numbers = [seconds.to_string(), clients.to_string(), tpch.to_string(), seed.to_string()];
-        let names = ["--seconds", "--clients", "--tpch", "--seed"];
-        let given: Vec<&str> =
-            names.iter().zip(&numbers).flat_map(|(name, number)| [*name, number]).collect();
-        let measured = cluster::measured("load", &given)?;
-        verdict = check(&measured);
-        anyhow::Ok(rows(&measured))
-    })?;
-    keep.finish(&record, directory, out)?;
-    verdict
+    let options = vec![("seconds", seconds.into()), ("clients", clients.into()), ("tpch", tpch.into())];
+    Measured { name: "serve", command: "load", seed, options, check, unit }.run(
+        keep,
+        seconds < RECORD_SECONDS_MIN,
+        out,
+    )
 }
 
 /// Faults of the server, or of the measurement.
@@ -66,27 +55,23 @@ fn check(measured: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Counts, times and bytes, with their names as rows.
-fn rows(measured: &Value) -> Vec<Row> {
-    let numbers = measured.as_object().into_iter().flatten();
-    let numbers = numbers.filter_map(|(name, value)| Some((name, value.as_f64()?)));
-    let row = |(name, value): (&String, f64)| {
-        let unit = if name.starts_with("seconds_") {
-            "s"
-        } else if name.starts_with("resident_bytes") {
-            "bytes"
-        } else if name.ends_with("_per_second") {
-            "1/s"
-        } else {
-            "1"
-        };
-        Row::median(format!("serve_{name}"), unit, Provenance::Measured, &[value])
-    };
-    numbers.map(row).collect()
+fn unit(number: &str) -> &'static str {
+    if number.starts_with("seconds_") {
+        "s"
+    } else if number.starts_with("resident_bytes") {
+        "bytes"
+    } else if number.ends_with("_per_second") {
+        "1/s"
+    } else {
+        "1"
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    use super::super::measured::rows;
     use super::*;
 
     #[test]
@@ -94,7 +79,7 @@ mod tests {
         let right = json!({ "answers": 5, "wrong_answers": 0, "copies_lost": 0.0, "ends_well": true, "seconds_p99": 0.5 });
         check(&right).unwrap();
         let names: Vec<String> =
-            rows(&right).into_iter().map(|row| format!("{} {}", row.name, row.unit)).collect();
+            rows("serve", &right, unit).into_iter().map(|row| format!("{} {}", row.name, row.unit)).collect();
         assert!(names.contains(&"serve_seconds_p99 s".to_owned()), "{names:?}");
         for (name, value) in
             [("wrong_answers", json!(1)), ("copies_lost", json!(1)), ("ends_well", json!(false))]

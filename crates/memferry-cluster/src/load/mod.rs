@@ -48,7 +48,7 @@ const SAMPLES_COUNT: u32 = 100;
 /// How long the server may take to be idle after the clients have gone.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// What was counted and measured.
+/// Counts and times of a run.
 #[derive(Debug, Serialize)]
 struct Measured {
     /// Queries with all their rows, which were right.

@@ -55,7 +55,7 @@ const WORKERS: usize = 3;
 /// No query may take longer, whatever happens to a worker.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What was counted and measured.
+/// Counts, bytes and times of a run.
 #[derive(Debug, Default, Serialize)]
 struct Measured {
     /// Answers that were compared, and those that were equal to one process's.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client ─ TLS ─▶ access ─▶ service ─┬▶ metadata      catalogs, schemas, tables, types
-//!                 who?               ├▶ prepared ─┐
+//!                 which user?        ├▶ prepared ─┐
 //!                                    ├▶ statement ┴▶ queries ─▶ run ─▶ rows to the client
 //!                                    │              planned,    place, memory, time;
 //!                                    │              running     cancelled when dropped

@@ -36,7 +36,7 @@ pub enum Failure {
     Query,
 }
 
-/// What to do after a failure.
+/// The step after a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Plan the query again, without the worker.

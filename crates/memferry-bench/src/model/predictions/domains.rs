@@ -13,9 +13,9 @@ const SNC_LATENCY: &[&str] = &["G061-G120"];
 const COD: &[&str] = &["G121-G140"];
 const COD_LATENCY: &[&str] = &["G001-G060"];
 
-/// What the results of queries were fitted to, beside the bandwidths.
+/// The rows that the results of queries were fitted to, beside the bandwidths.
 const SNC_RESULTS: &[&str] = &["G141-G144", "G145-G160", "G227", "G229"];
-/// What the publication's counters count was fitted to, too.
+/// The rows that the bytes of the publication's counters were fitted to, too.
 const SNC_COUNTED: &[&str] = &["G141-G144", "G145-G160", "G227", "G229", "G238", "G240"];
 
 /// Queries that scan six columns of that size on the first node, by bandwidth alone.

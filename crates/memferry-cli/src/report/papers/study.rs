@@ -85,7 +85,7 @@ impl Papers {
 
     /// What the text prints about figures 12 to 14 in percent of SNC off.
     fn shares(&self) -> Figure {
-        let mut figure = Figure::new("scans-by-domain", Kind::Rows, "Two skewed scans: what the text prints");
+        let mut figure = Figure::new("scans-by-domain", Kind::Rows, "Two skewed scans: numbers of the text");
         figure.about = "Greinsmark 2020, 5.4, on figures 12 to 14: 56 clients scan six columns of two tables on a Xeon 8180. \
                         SNC off is 100 %. Published are ranges over tests; skewed is what is left of SNC off or of the balanced case."
             .to_owned();
@@ -94,7 +94,7 @@ impl Papers {
         figure
     }
 
-    /// What scanning the neighbour gains.
+    /// The gain of scanning the neighbour.
     fn gains(&self) -> Figure {
         let mut figure = Figure::new("scans-of-the-neighbour", Kind::Rows, "Scanning the neighbour's table");
         figure.about = "Greinsmark 2020, 5.4, on figures 12 to 14: workers on one sub-domain scan the table of the other one \
