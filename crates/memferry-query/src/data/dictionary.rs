@@ -8,15 +8,17 @@
 //! Each row group has its own dictionary, chosen when the row group is cut. A filter is evaluated for the values, not for the
 //! rows: [`passing`] compares keys with the places of the values that pass. Values in order make these few ranges.
 
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Datum, DictionaryArray, UInt8Array, UInt32Array, UInt64Array,
+    Array, ArrayRef, AsArray, BooleanArray, DictionaryArray, UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::kernels::cmp::{eq, gt_eq, lt_eq};
 use arrow::compute::{interleave, sort_to_indices, take};
 use arrow::datatypes::{DataType, Decimal128Type, ToByteSlice, UInt8Type};
-use std::ops::RangeInclusive;
-use std::sync::Arc;
+use arrow::error::ArrowError;
 
 /// Most values of a dictionary: as many as keys of a byte can tell apart.
 const VALUES_MAX: usize = 256;
@@ -90,7 +92,7 @@ pub(crate) fn passing(
     keys: &UInt8Array,
     values: &BooleanBuffer,
     null_passes: bool,
-) -> Result<BooleanBuffer, arrow::error::ArrowError> {
+) -> Result<BooleanBuffer, ArrowError> {
     let ranges: Vec<RangeInclusive<u8>> =
         values.set_slices().map(|(start, end)| start as u8..=(end - 1) as u8).collect();
     let passed = if ranges.len() > RANGES_MAX {
@@ -99,7 +101,7 @@ pub(crate) fn passing(
     } else {
         let mut passed = BooleanBuffer::new_unset(keys.len());
         for range in ranges {
-            passed = &passed | &valid_bits(&within(keys, &range)?);
+            passed = &passed | &valid_bits(&within(keys, &range, values.len())?);
         }
         passed
     };
@@ -109,17 +111,25 @@ pub(crate) fn passing(
     })
 }
 
-fn within(keys: &UInt8Array, range: &RangeInclusive<u8>) -> Result<BooleanArray, arrow::error::ArrowError> {
+/// The rows whose key is in `range`; no key is beyond `values_count`.
+fn within(
+    keys: &UInt8Array,
+    range: &RangeInclusive<u8>,
+    values_count: usize,
+) -> Result<BooleanArray, ArrowError> {
     let scalar = |key: u8| UInt8Array::new_scalar(key);
     let (start, end) = (*range.start(), *range.end());
-    let keys: &dyn Datum = keys;
     if start == end {
         return eq(keys, &scalar(start));
     }
     if start == 0 {
         return lt_eq(keys, &scalar(end));
     }
-    let (from, to) = (gt_eq(keys, &scalar(start))?, lt_eq(keys, &scalar(end))?);
+    let from = gt_eq(keys, &scalar(start))?;
+    if usize::from(end) + 1 == values_count {
+        return Ok(from);
+    }
+    let to = lt_eq(keys, &scalar(end))?;
     Ok(BooleanArray::new(from.values() & to.values(), from.nulls().cloned()))
 }
 

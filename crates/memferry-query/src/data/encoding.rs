@@ -1,12 +1,12 @@
 //! The ways in which a column of a row group is kept other than as its values are.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::FilterPredicate;
 use arrow::datatypes::{Field, FieldRef, UInt8Type};
 use arrow::error::ArrowError;
-
-use std::sync::Arc;
 
 use super::dictionary;
 use crate::packed::BitPacked;

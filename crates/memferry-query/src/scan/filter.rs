@@ -397,7 +397,8 @@ impl Conjunct {
             Some(results) if Arc::ptr_eq(&results.dictionary, values) => results,
             _ => {
                 let passes = self.evaluate(values.len(), vec![Arc::clone(values)])?.into_mask(values.len());
-                let null_passes = self.evaluate(1, vec![new_null_array(values.data_type(), 1)])?.count() > 0;
+                let null_passes = self.schema.field(0).is_nullable()
+                    && self.evaluate(1, vec![new_null_array(values.data_type(), 1)])?.count() > 0;
                 DictionaryResults { dictionary: Arc::clone(values), passes, null_passes }
             }
         };

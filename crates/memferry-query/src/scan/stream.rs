@@ -367,6 +367,7 @@ impl PartitionScan {
                 self.metrics.row_groups_skipped.add(1);
                 continue;
             }
+            self.metrics.rows_skipped.add(reached.start - within.start);
             let regions = &self.columns.regions[place.partition][place.index];
             self.metrics.opened(place.distance);
             let cache = self.columns.tiers.cache();
@@ -398,6 +399,7 @@ impl PartitionScan {
                 home_bytes,
             });
         }
+        Ok(())
     }
 
     fn close_group(&mut self) {
