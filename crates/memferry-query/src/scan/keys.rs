@@ -230,7 +230,8 @@ fn comparison(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usi
     // Numbers between two keys do not exist where keys are integers.
     let next = |key: Option<i64>| if is_integer(data_type) { key } else { None };
     let range = match operator {
-        Operator::Eq => key..=key,
+        // A list, so that a disjunction of keys far apart is one.
+        Operator::Eq => return Some((column, Keys::one_of(vec![key]))),
         // No integer is less than the least: the filter says so of each row.
         Operator::Lt => i64::MIN..=next(key.checked_sub(1)).unwrap_or(key),
         Operator::LtEq => i64::MIN..=key,
@@ -302,6 +303,7 @@ mod tests {
         assert_eq!(both(a(GtEq, 3), Or, compare("b", Lt, 0)), of(&[]));
         assert_eq!(both(one_of("a", &[7, 3, 20, 3]), And, a(Lt, 20)), of(&[(0, Keys::one_of(vec![3, 7]))]));
         assert_eq!(both(one_of("a", &[7]), Or, one_of("a", &[3])), of(&[(0, Keys::one_of(vec![3, 7]))]));
+        assert_eq!(both(a(Operator::Eq, 7), Or, a(Operator::Eq, 3)), of(&[(0, Keys::one_of(vec![3, 7]))]));
         assert_eq!(both(lit(false), And, a(Lt, 20)), KeyRanges::Nothing);
         assert_eq!(both(lit(false), Or, a(Lt, 20)), of(&[(0, within(i64::MIN..=19))]));
     }
