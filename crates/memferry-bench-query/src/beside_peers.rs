@@ -20,6 +20,14 @@ const VS_BEST: [(&str, &str); 2] = [("q06", "q6_vs_best"), (PAPER, "paper_vs_bes
 /// Rows of a batch on its way into a file.
 const BATCH_ROWS: usize = 8192;
 
+/// The pairs of one engine.
+struct Timed<'a> {
+    engine: &'static str,
+    /// Its name and version.
+    peer: String,
+    pairs: Vec<(&'a Query, Pairs)>,
+}
+
 impl QueryBenchmark {
     /// Times of the queries in `ours` beside DuckDB and Polars of a Python. An engine that cannot run a query has no row for it.
     pub(crate) fn peer_rows(
@@ -31,7 +39,7 @@ impl QueryBenchmark {
         queries: &[Query],
     ) -> Result<Vec<Row>, QueryError> {
         let bar = self.steps("timing other engines", queries.len() * ENGINES.len());
-        let mut timed: Vec<(&str, String, Vec<(&Query, Pairs)>)> = Vec::new();
+        let mut timed: Vec<Timed<'_>> = Vec::new();
         for engine in ENGINES {
             // One at a time, because each has a copy of the tables.
             let mut peer = self.loaded_peer(python, engine, tables)?;
@@ -42,18 +50,18 @@ impl QueryBenchmark {
                 }
                 bar.advance(1);
             }
-            timed.push((engine.0, peer.name.clone(), pairs));
+            timed.push(Timed { engine: engine.0, peer: peer.name.clone(), pairs });
         }
         drop(bar);
         let mut rows = Vec::new();
         for (query, name) in VS_BEST {
-            let of_query = timed.iter().flat_map(|(_, _, pairs)| pairs).filter(|(it, _)| it.name == query);
+            let of_query = timed.iter().flat_map(|timed| &timed.pairs).filter(|(it, _)| it.name == query);
             let best = of_query.min_by(|(_, a), (_, b)| median(&a.peer).total_cmp(&median(&b.peer)));
             if let Some((_, best)) = best {
                 rows.push(Row::over_queries(name, "the faster of the other engines", [best], self.seed));
             }
         }
-        for (engine, peer, pairs) in &timed {
+        for Timed { engine, peer, pairs } in &timed {
             let prefix = format!("tpch_sf{scale}_{engine}");
             let tpch: Vec<&Pairs> =
                 pairs.iter().filter(|(query, _)| query.tpch).map(|(_, pairs)| pairs).collect();

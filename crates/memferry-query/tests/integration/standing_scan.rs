@@ -8,7 +8,6 @@ use arrow::array::{
 };
 use arrow::compute::concat_batches;
 use arrow::datatypes::DataType;
-use arrow::util::pretty::pretty_format_batches;
 use datafusion::datasource::MemTable;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
@@ -146,7 +145,12 @@ fn rows(random: &mut Random) -> RecordBatch {
 
 /// Partitions of different lengths; one is empty.
 fn partitions(rows: &RecordBatch) -> Vec<Vec<RecordBatch>> {
-    vec![vec![rows.slice(0, 10_001), rows.slice(10_001, 7)], vec![], vec![rows.slice(10_008, ROWS - 10_008)]]
+    let (rows_count, cut) = (rows.num_rows(), rows.num_rows() / 4);
+    vec![
+        vec![rows.slice(0, cut), rows.slice(cut, 7)],
+        vec![],
+        vec![rows.slice(cut + 7, rows_count - cut - 7)],
+    ]
 }
 
 fn table(rows: &RecordBatch, dictionaries: bool) -> Arc<TableData> {
@@ -185,10 +189,10 @@ fn register_wanted(context: &SessionContext) {
     context.register_table("wanted", Arc::new(table)).unwrap();
 }
 
-async fn answer(context: &SessionContext, sql: &str) -> (String, Skipped) {
+async fn answer(context: &SessionContext, sql: &str) -> (RecordBatch, Skipped) {
     let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
     let batches = collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
-    (pretty_format_batches(&batches).unwrap().to_string(), Skipped::by(plan.as_ref()))
+    (concat_batches(&plan.schema(), &batches).unwrap(), Skipped::by(plan.as_ref()))
 }
 
 #[derive(Default)]
@@ -229,17 +233,16 @@ fn conditions(random: &mut Random) -> Vec<String> {
         "few is null".to_owned(),
         "few is distinct from 0.01".to_owned(),
         "float = 0.0".to_owned(),
-        "float = 'NaN'".to_owned(),
+        "float = cast('NaN' as double)".to_owned(),
         "float < -1000".to_owned(),
-        "float >= 'NaN'".to_owned(),
+        "float >= cast('NaN' as double)".to_owned(),
         "name < 'name 2'".to_owned(),
         "few < many".to_owned(),
         "many < 3 and few > 0".to_owned(),
         "key in (1, 5000, 12000)".to_owned(),
         "near in (5, 1200) or near is null".to_owned(),
-        "key in (select wanted_key from wanted)".to_owned(),
     ];
-    for _ in 0..8 {
+    for _ in 0..4 {
         conditions.push(format!("near {} {}", operator(random), number(random, 2_400)));
         conditions.push(format!("day {} to_date({})", operator(random), number(random, 2_400)));
         conditions.push(format!("float {} {}", operator(random), number(random, 120) - 60));
@@ -266,7 +269,7 @@ async fn answers_are_those_of_plain_datafusion() {
     let conditions = conditions(random);
     let one = |random: &mut Random| conditions[random.below(conditions.len() as u64) as usize].clone();
     let mut filters = conditions.clone();
-    for _ in 0..40 {
+    for _ in 0..24 {
         let joint = ["and", "or", "and not"][random.below(3) as usize];
         filters.push(format!("({}) {joint} ({}) and {}", one(random), one(random), one(random)));
     }
@@ -281,6 +284,7 @@ async fn answers_are_those_of_plain_datafusion() {
         "select word, few, count(*), sum(many) from t group by word, few order by word, few",
         "select key, word, name from t join wanted on key = wanted_key order by key, word, name",
         "select key, few from t order by near desc nulls last, key, few limit 20",
+        "select count(*) from t where key in (select wanted_key from wanted) and few > 0",
         "select max(word), min(few), count(distinct word) from t where key > 100",
         "select count(*) from t where not (word < 'letters 3')",
     ] {
@@ -307,8 +311,8 @@ async fn what_no_row_can_pass_is_left_out() {
         ("select count(name) from t join wanted on key = wanted_key", 2, 10_000),
         ("select name from t order by key, name limit 5", 0, 0),
     ] {
-        let (text, skipped) = answer(&tiered, sql).await;
-        assert_eq!(text, answer(&plain, sql).await.0, "{sql}");
+        let (found, skipped) = answer(&tiered, sql).await;
+        assert!(found == answer(&plain, sql).await.0, "{sql}");
         assert!(
             skipped.groups >= groups_min && skipped.rows >= rows_min,
             "{} groups and {} rows: {sql}",
@@ -323,13 +327,13 @@ fn columns_with_few_values_are_dictionaries() {
     let rows = rows(&mut Random(SEED));
     let (with, without) = (table(&rows, true), table(&rows, false));
     let is_dictionary = |array: &ArrayRef| matches!(array.data_type(), DataType::Dictionary(..));
-    for group in with.partitions().iter().flatten().filter(|group| group.rows() == ROW_GROUP_ROWS) {
+    for group in with.partitions().iter().flatten().filter(|group| group.rows() >= 4096) {
         let kept: Vec<bool> = (0..8).map(|column| is_dictionary(group.column(column))).collect();
         assert_eq!(kept, [false, false, false, false, true, false, true, false]);
         assert!(group.column(6).as_any_dictionary().values().len() <= 36, "each value once");
     }
-    let first = &with.partitions()[0][1];
-    assert!(first.rows() < 4096 && !is_dictionary(first.column(6)), "few rows have none");
+    let short = table(&rows.slice(0, 4000), true);
+    assert!(short.partitions().iter().flatten().all(|group| !is_dictionary(group.column(6))), "few rows");
     assert!(without.partitions().iter().flatten().all(|group| !is_dictionary(group.column(6))));
     assert!(with.size_bytes() < without.size_bytes() * 4 / 5, "{} bytes", with.size_bytes());
     for data in [&with, &without] {
