@@ -45,8 +45,13 @@ use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snaps
 use crate::data::passing;
 
 /// A dynamic conjunct that costs more than this for each row that it rejects is left out for a while, in nanoseconds:
-/// about the cost of passing the row on to the join that would reject it.
-const DYNAMIC_NS_PER_REJECTED_MAX: f64 = 30.0;
+/// about the cost of passing the row on to the join or TopK that would reject it.
+///
+/// A lookup of the join itself costs about as much as that of its filter. With 30, TPC-H Q21 at scale 0.5 took 1.3 times as long as
+/// without dynamic filters (medians of 7 runs in turns, busy AMD EPYC, development build).
+const DYNAMIC_NS_PER_REJECTED_MAX: f64 = 10.0;
+/// The same if rows are distributed to the partitions of the join before: they are hashed and copied then.
+const DYNAMIC_NS_PER_REJECTED_AFTER_HASH_MAX: f64 = 30.0;
 /// Chunks for which it is left out after its first trial; twice as many after each further one ...
 const DYNAMIC_PAUSE_CHUNKS_MIN: u32 = 4;
 /// ... up to this many. Tables are often clustered by the joined key, so that a trial tells little about far rows.
@@ -246,6 +251,8 @@ struct Conjunct {
     tried: bool,
     paused_chunks: u32,
     next_pause_chunks: u32,
+    /// What a dynamic conjunct may cost for each row that it rejects.
+    rejected_ns_max: f64,
     /// Number of values from 0 on that its only column may have, if they are few; for a dynamic conjunct.
     values_count: Option<usize>,
     /// The results of the snapshot for these values, in their order.
@@ -299,6 +306,7 @@ impl Conjunct {
             tried: false,
             paused_chunks: 0,
             next_pause_chunks: DYNAMIC_PAUSE_CHUNKS_MIN,
+            rejected_ns_max: DYNAMIC_NS_PER_REJECTED_MAX,
             values_count,
             results: None,
             by_dictionary: None,
@@ -319,7 +327,12 @@ impl Conjunct {
         let generation = snapshot_generation(live);
         if generation != *seen {
             *seen = generation;
-            self.expr = snapshot_weakened(live)?;
+            let now = snapshot_physical_expr(Arc::clone(live))?;
+            self.rejected_ns_max = match is_distributed(&now)? {
+                true => DYNAMIC_NS_PER_REJECTED_AFTER_HASH_MAX,
+                false => DYNAMIC_NS_PER_REJECTED_MAX,
+            };
+            self.expr = weaken(now);
             self.results = None;
             self.tried = false;
             self.paused_chunks = 0;
@@ -350,7 +363,7 @@ impl Conjunct {
                 self.eval_ns = VALUE_LOOKUP_NS;
             }
         }
-        if self.rank() > DYNAMIC_NS_PER_REJECTED_MAX {
+        if self.rank() > self.rejected_ns_max {
             self.tried = false;
             self.paused_chunks = self.next_pause_chunks;
             self.next_pause_chunks = (2 * self.next_pause_chunks).min(DYNAMIC_PAUSE_CHUNKS_MAX);
@@ -483,6 +496,11 @@ impl Conjunct {
 /// Whether a join or TopK may change it while the query runs.
 pub(super) fn is_dynamic(expr: &Arc<dyn PhysicalExpr>) -> bool {
     DynamicFilterTracking::classify(expr).contains_dynamic_filter()
+}
+
+/// Whether a dynamic filter is that of a join whose rows are distributed to partitions by their hash.
+fn is_distributed(filter: &Arc<dyn PhysicalExpr>) -> Result<bool> {
+    filter.exists(|node| Ok(node.downcast_ref::<CaseExpr>().is_some()))
 }
 
 /// What a dynamic filter is now, or a weaker filter.
