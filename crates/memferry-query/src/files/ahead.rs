@@ -111,6 +111,21 @@ impl ReadAhead {
         }
     }
 
+    /// Row groups, the mean of their bytes that will be requested, and of a read.
+    pub(crate) fn extent(&self, source: &dyn RangeSource) -> (u64, u64, u64) {
+        let (mut bytes, mut reads_count) = (0, 0);
+        for group in &self.groups {
+            let leaves = self.phases.iter().flat_map(|phase| &phase.leaves);
+            let ranges = leaves.flat_map(|&leaf| self.chunks.demanded(group, leaf)).collect();
+            for read in source.merge(ranges) {
+                bytes += read.end - read.start;
+                reads_count += 1;
+            }
+        }
+        let groups_count = self.groups.len() as u64;
+        (groups_count, bytes / groups_count.max(1), bytes / reads_count.max(1))
+    }
+
     /// Whether the decoder moves to another row group with these ranges.
     pub(crate) fn enters_group(&self, ranges: &[Range<u64>]) -> bool {
         let group = ranges.first().and_then(|range| self.chunks.find(range)).map(|chunk| chunk.group);
@@ -214,6 +229,13 @@ impl ReadAhead {
         });
         self.started_bytes -= dropped_bytes;
         self.dropped_bytes += dropped_bytes;
+    }
+
+    /// Changes the window. Reads beyond a smaller one go on. 0 stays 0: reading ahead is off.
+    pub(crate) fn set_window(&mut self, window_bytes: u64) {
+        if self.window_bytes > 0 {
+            self.window_bytes = window_bytes;
+        }
     }
 
     /// Bounds the distance to what is read in vain if a dynamic filter excludes the row groups to come.

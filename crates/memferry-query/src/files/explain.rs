@@ -1,8 +1,8 @@
 //! A scan of files in the words of EXPLAIN: its turn, its columns in the order of need with their bytes, and whether it is read
 //! ahead.
 //!
-//! It also says how many of its row groups are kept decoded. Bytes and row groups are those of the footers that the session has read; without them the columns are named only. No gain is
-//! predicted: it depends on the time of the operators above the scan, which no plan tells.
+//! It also says how many of its row groups are kept decoded. Bytes and row groups are those of the footers that the session has read; without them the columns are named only. The times of
+//! scans of this machine's files are those of the model: the work of operators above is assumed to be that of scans before.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::metadata::CachedParquetMetaData;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig};
+use memferry::model::FileScanAdvice;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::factory::Readers;
@@ -58,6 +59,9 @@ impl fmt::Display for Explained<'_> {
             None => {}
         }
         self.ahead(f)?;
+        if let Some(extent) = &extent {
+            self.predicted(f, extent)?;
+        }
         match &extent {
             _ if !self.keeps_decoded => Ok(()),
             None | Some(Extent { decoded_count: 0, .. }) => f.write_str("; decoded columns may be kept"),
@@ -98,6 +102,30 @@ impl Explained<'_> {
             () if self.may_exclude_later() => " once open: a filter found by then may exclude row groups",
             () => " before it is open",
         })
+    }
+
+    /// The times of a scan that has not run, with the rates of its storage and the work of scans before.
+    fn predicted(&self, f: &mut fmt::Formatter<'_>, extent: &Extent) -> fmt::Result {
+        let readers = self.readers;
+        let first = self.config.file_groups.iter().flat_map(FileGroup::files).next();
+        let rates = first.and_then(|file| readers.read_rates(&file.object_meta));
+        let groups_count = extent.groups_count as u64;
+        let Some(rates) = rates.filter(|_| groups_count > 0 && !readers.forecast.has_run()) else {
+            return Ok(());
+        };
+        let group_bytes = extent.bytes.iter().sum::<u64>() / groups_count;
+        let columns_count = (readers.demand.first().len() + readers.demand.late().len()).max(1) as u64;
+        let partitions_count = u64::from(readers.forecast.partitions_count());
+        let of_partition = groups_count.div_ceil(partitions_count);
+        let scan =
+            readers.file_scan((of_partition, group_bytes, group_bytes / columns_count), readers.window_bytes);
+        let FileScanAdvice { predicted_s, storage_s, work_s, on_demand_s, window_bytes, .. } =
+            scan.advise(&rates);
+        let ms = |time_s: f64| time_s * 1e3;
+        write!(f, "; predicted {:.1} ms a partition (storage {:.1}", ms(predicted_s), ms(storage_s))?;
+        f.write_str(if rates.is_calibrated() { "" } else { " uncalibrated" })?;
+        write!(f, ", work {:.1}), {:.1} on demand", ms(work_s), ms(on_demand_s))?;
+        if window_bytes > 0 { write!(f, ", reading {} KiB ahead", window_bytes >> 10) } else { Ok(()) }
     }
 
     /// Row groups and bytes of the scan; `None` if the session lacks the metadata of one of its files.

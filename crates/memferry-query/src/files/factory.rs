@@ -9,6 +9,7 @@ use datafusion::datasource::physical_plan::ParquetFileReaderFactory;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::physical_expr::expressions::DynamicFilterTracking;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use memferry::model::{FileScan, ReadRates};
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::async_reader::AsyncFileReader;
@@ -16,6 +17,7 @@ use parquet::file::metadata::PageIndexPolicy;
 
 use super::ahead::ReadAhead;
 use super::chunks::Chunks;
+use super::forecast::ScanForecast;
 use super::metrics::ReaderMetrics;
 use super::next::NextFiles;
 use super::place::{Place, Places};
@@ -36,7 +38,7 @@ pub(super) struct Readers {
     pub(super) cache: Arc<FileMetadataCache>,
     pub(super) demand: Arc<Demand>,
     pub(super) limits: StoreLimits,
-    /// 0 turns reading ahead off.
+    /// The most that a partition reads ahead. 0 turns reading ahead off.
     pub(super) window_bytes: u64,
     /// Whether near memory keeps what is read.
     pub(super) keep: bool,
@@ -46,6 +48,8 @@ pub(super) struct Readers {
     pub(super) next: Arc<NextFiles>,
     /// Set once the whole plan is known.
     pub(super) in_plan: Arc<OnceLock<InPlan>>,
+    /// How far it reads ahead, and how long it takes.
+    pub(super) forecast: Arc<ScanForecast>,
 }
 
 impl ParquetFileReaderFactory for Readers {
@@ -73,6 +77,7 @@ impl ParquetFileReaderFactory for Readers {
             chunks: None,
             ahead: None,
             has_begun_next: false,
+            delivered: None,
             tracking: DynamicFilterTracking::Static,
         }))
     }
@@ -114,7 +119,34 @@ impl Readers {
         let predicted = [self.demand.first(), self.demand.late()]
             .map(|columns| chunks.leaves(columns, self.demand.file_schema()));
         let window_bytes = self.window_bytes.min(source.window_bytes_max());
-        Ok(ReadAhead::new(Arc::clone(chunks), groups, predicted.into(), window_bytes))
+        let mut ahead = ReadAhead::new(Arc::clone(chunks), groups, predicted.into(), window_bytes);
+        if let Some(rates) = source.read_rates() {
+            let describe = || {
+                let (groups_count, group_bytes, read_bytes) = ahead.extent(source);
+                self.file_scan((groups_count, group_bytes, read_bytes), window_bytes)
+            };
+            let advised_bytes = self.forecast.begin(rates, describe);
+            ahead.set_window(advised_bytes.min(window_bytes));
+        }
+        Ok(ahead)
+    }
+
+    /// The scan for the model: of so many row groups of a partition, their mean bytes and those of a read.
+    pub(super) fn file_scan(
+        &self,
+        (groups_count, group_bytes, read_bytes): (u64, u64, u64),
+        window_bytes: u64,
+    ) -> FileScan {
+        let rates = self.tiers.as_ref().map(|tiers| tiers.files().rates());
+        FileScan {
+            groups_count,
+            group_bytes,
+            read_bytes,
+            partitions_count: self.forecast.partitions_count(),
+            work_s_per_byte: rates.map_or(super::rates::WORK_NS_PER_BYTE, |rates| rates.work_ns_per_byte())
+                / 1e9,
+            window_bytes_max: window_bytes,
+        }
     }
 
     pub(super) fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {
@@ -123,6 +155,12 @@ impl Readers {
             return Ok(if self.keep { file } else { Arc::new(Unkept(file)) });
         }
         Ok(Arc::new(StoreObject::new(Arc::clone(&self.store), planned.clone(), self.limits)))
+    }
+
+    /// The rates of the storage of a file of this machine.
+    pub(super) fn read_rates(&self, planned: &ObjectMeta) -> Option<ReadRates> {
+        let path = LocalFileSystem::new().path_to_filesystem(&planned.location).ok()?;
+        Some(self.tiers.as_ref()?.files().read_rates(&path))
     }
 
     /// The file with its kept columns; `None` if the scan uses none, or the file is not open.

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -13,9 +14,10 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use futures::FutureExt;
 use memferry::cache::{Access, Cache, Entry, Reading, StoredRegion};
+use memferry::model::ReadRates;
 use memferry::mover::{FileRead, ReadError};
 use memferry::storage::StoredFile;
-use memferry::topology::NodeId;
+use memferry::topology::{NodeId, Storage};
 use object_store::ObjectMeta;
 
 use super::FileError;
@@ -49,14 +51,31 @@ pub(crate) struct StoredFiles {
     window_bytes_max: u64,
     budget_bytes: u64,
     rates: Arc<Rates>,
+    storages: Vec<KnownStorage>,
     /// By path, with the moment of the last use.
     open: Mutex<HashMap<PathBuf, (u64, Arc<LocalFile>)>>,
 }
 
 impl StoredFiles {
-    pub(crate) fn new(cache: Cache, near: NodeId, budget_bytes: u64) -> Self {
+    /// `storages`: those that a calibration measured.
+    pub(crate) fn new(cache: Cache, near: NodeId, budget_bytes: u64, storages: &[Storage]) -> Self {
         let window_bytes_max = budget_bytes / WINDOW_DIVISOR;
-        Self { cache, near, window_bytes_max, budget_bytes, rates: Arc::default(), open: Mutex::default() }
+        let storages = storages.iter().map(KnownStorage::of).collect();
+        let (rates, open) = (Arc::default(), Mutex::default());
+        Self { cache, near, window_bytes_max, budget_bytes, rates, storages, open }
+    }
+
+    /// The rates of the storage of a file: of a directory above it that was calibrated, of one on the same file system, or the
+    /// default ones.
+    pub(super) fn read_rates(&self, path: &Path) -> ReadRates {
+        let above = self.storages.iter().filter(|it| it.storage.has(path));
+        let nearest = above.max_by_key(|it| it.storage.directory.as_os_str().len());
+        let beside = || {
+            let device = std::fs::metadata(path).ok()?.dev();
+            self.storages.iter().find(|it| it.device == Some(device))
+        };
+        let rates = nearest.or_else(beside).map(|it| ReadRates::from(&it.storage));
+        rates.unwrap_or_default()
     }
 
     /// What misses cost.
@@ -98,6 +117,7 @@ impl StoredFiles {
             cache: self.cache.clone(),
             near: self.near,
             window_bytes_max: self.window_bytes_max,
+            read_rates: self.read_rates(path),
             decoded: DecodedColumns::new(&self.cache, self.near, self.budget_bytes, &self.rates),
         });
         file.check_planned(planned)?;
@@ -111,6 +131,21 @@ impl StoredFiles {
     }
 }
 
+/// A calibrated storage, and the device of its directory.
+#[derive(Debug)]
+struct KnownStorage {
+    storage: Storage,
+    /// `None` if the directory is gone.
+    device: Option<u64>,
+}
+
+impl KnownStorage {
+    fn of(storage: &Storage) -> Self {
+        let device = std::fs::metadata(&storage.directory).map(|metadata| metadata.dev()).ok();
+        Self { storage: storage.clone(), device }
+    }
+}
+
 /// One version of a file of this machine.
 #[derive(Debug)]
 pub(crate) struct LocalFile {
@@ -119,6 +154,7 @@ pub(crate) struct LocalFile {
     cache: Cache,
     near: NodeId,
     window_bytes_max: u64,
+    read_rates: ReadRates,
     decoded: DecodedColumns,
 }
 
@@ -193,6 +229,10 @@ impl RangeSource for LocalFile {
     fn window_bytes_max(&self) -> u64 {
         self.window_bytes_max
     }
+
+    fn read_rates(&self) -> Option<&ReadRates> {
+        Some(&self.read_rates)
+    }
 }
 
 /// A file of which nothing is kept: all of it is read once.
@@ -223,6 +263,10 @@ impl RangeSource for Unkept {
 
     fn window_bytes_max(&self) -> u64 {
         self.0.window_bytes_max()
+    }
+
+    fn read_rates(&self) -> Option<&ReadRates> {
+        self.0.read_rates()
     }
 }
 

@@ -17,9 +17,9 @@ use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
-use memferry::internals::DiskFaults;
+use memferry::internals::{DiskFaults, Measured};
 use memferry::mover::{StorageEngine, StorageOptions};
-use memferry::topology::Machine;
+use memferry::topology::{Machine, ReadRate, Storage};
 use memferry_query::files::{FileReport, RegisterError, register};
 use memferry_query::load::{self, LoadingTable};
 use memferry_query::{Layout, LoadError, SessionOptions, TableData, Tiers, session};
@@ -514,6 +514,47 @@ async fn near_context(file: &Path, budget_bytes: u64) -> SessionContext {
     set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
     register(&context, "t", file.to_str().unwrap()).await.unwrap();
     context
+}
+
+/// Scans over a storage that was calibrated as a thousand times slower than it is see it, and decide again how far to read
+/// ahead; answers stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scans_decide_again_when_the_storage_has_another_speed() {
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+    let file = path.join("t.parquet");
+    let query = "select sum(id), min(text) from t";
+    let rate = ReadRate { size_bytes: 4096, depth: 1, mb_per_s: 0.1 };
+    let storage = Storage::new(path.clone(), 4e7, vec![rate], "a test".to_owned()).unwrap();
+    let reference = ("a test".to_owned(), "of this file".to_owned());
+    let slow = Measured { storage: vec![storage], reference, ..Measured::default() };
+    let machine = Arc::new(Machine::discover().unwrap().with_measured(slow).unwrap());
+    let tiers = Tiers::builder(machine).budget_bytes(Some(8 << 20)).build().unwrap();
+    let context = session(&SessionOptions { partitions: 2, tiers: Some(tiers), ..SessionOptions::default() });
+    set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
+    register(&context, "t", file.to_str().unwrap()).await.unwrap();
+    let plan = context.sql(query).await.unwrap().create_physical_plan().await.unwrap();
+    let words = |plan: &dyn ExecutionPlan| displayable(plan).indent(false).to_string();
+    let before = words(plan.as_ref());
+    assert!(before.contains("; predicted ") && before.contains(" ms a partition (storage "), "{before}");
+    assert!(before.contains(" on demand, reading "), "{before}");
+    let answer = collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
+    let report = FileReport::of(plan.as_ref());
+    // 0.1 MB/s for the bytes that were read, by either partition at a time.
+    assert!(report.time_predicted > Duration::from_micros(10 * report.bytes_read), "{report:?}");
+    assert!(
+        report.time_actual > Duration::ZERO && report.time_actual < report.time_predicted / 2,
+        "{report:?}"
+    );
+    assert!(report.time_actual >= report.time_waiting, "{report:?}");
+    assert!((1..=3).contains(&report.decisions_again), "{report:?}");
+    let after = words(plan.as_ref());
+    assert!(after.contains(" ms a partition, decided ") && after.contains(", took "), "{after}");
+    assert!(!after.contains(" on demand"), "{after}");
+
+    let near = near_context(&file, 8 << 20).await;
+    let (expected, report) = run(&near, query).await.unwrap();
+    assert_eq!(pretty_format_batches(&answer).unwrap().to_string(), expected);
+    assert!(report.time_predicted > Duration::ZERO, "default rates predict too: {report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
