@@ -44,7 +44,7 @@ impl Summary<'_> {
                 "; scans took {:.1} ms, predicted {:.1} ms{}",
                 ms(self.files.time_actual),
                 ms(time),
-                if again > 0 { format!(", and decided again {again} times") } else { String::new() }
+                if again > 0 { format!(", decided again {again}x") } else { String::new() }
             ),
         };
         format!(

@@ -110,13 +110,15 @@ fn storage_is_measured_for_scans_of_files() {
         prints(&[&["sql", "--table", &table, "--format", "csv"], profile, &[query]].concat())
     };
     let with = explained(&["--calibration", name]);
-    assert!(with.contains(" ms a partition (storage ") && !with.contains("uncalibrated"), "{with}");
-    assert!(explained(&[]).contains(" uncalibrated, work "));
+    assert!(with.contains(" ms a partition (storage ") && with.contains(" on demand, reading "), "{with}");
+    assert!(!explained(&[]).contains("predicted"), "nothing is known of the storage");
+    let run = prints(&["sql", "--table", &table, "--calibration", name, "--explain", "select sum(a) from t"]);
+    assert!(run.contains("; predicted ") && run.contains(" ms, took "), "{run}");
 
     // A profile of an earlier version has no storage.
     profile.as_object_mut().unwrap().remove("storage");
     fs::write(&file, profile.to_string()).unwrap();
-    assert!(explained(&["--calibration", name]).contains(" uncalibrated, work "));
+    assert!(!explained(&["--calibration", name]).contains("predicted"));
 }
 
 #[test]

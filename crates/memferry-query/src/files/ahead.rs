@@ -22,6 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::chunks::{Chunk, Chunks};
+use super::forecast::Volume;
 use super::prune::RowGroup;
 use super::source::{RangeSource, Read};
 
@@ -111,19 +112,18 @@ impl ReadAhead {
         }
     }
 
-    /// Row groups, the mean of their bytes that will be requested, and of a read.
-    pub(crate) fn extent(&self, source: &dyn RangeSource) -> (u64, u64, u64) {
-        let (mut bytes, mut reads_count) = (0, 0);
+    /// All that is predicted to be read.
+    pub(crate) fn volume(&self, source: &dyn RangeSource) -> Volume {
+        let mut volume = Volume { groups_count: self.groups.len() as u64, ..Volume::default() };
         for group in &self.groups {
             let leaves = self.phases.iter().flat_map(|phase| &phase.leaves);
             let ranges = leaves.flat_map(|&leaf| self.chunks.demanded(group, leaf)).collect();
             for read in source.merge(ranges) {
-                bytes += read.end - read.start;
-                reads_count += 1;
+                volume.bytes += read.end - read.start;
+                volume.reads_count += 1;
             }
         }
-        let groups_count = self.groups.len() as u64;
-        (groups_count, bytes / groups_count.max(1), bytes / reads_count.max(1))
+        volume
     }
 
     /// Whether the decoder moves to another row group with these ranges.
@@ -231,11 +231,9 @@ impl ReadAhead {
         self.dropped_bytes += dropped_bytes;
     }
 
-    /// Changes the window. Reads beyond a smaller one go on. 0 stays 0: reading ahead is off.
+    /// Changes the window. Reads beyond a smaller one go on.
     pub(crate) fn set_window(&mut self, window_bytes: u64) {
-        if self.window_bytes > 0 {
-            self.window_bytes = window_bytes;
-        }
+        self.window_bytes = window_bytes;
     }
 
     /// Bounds the distance to what is read in vain if a dynamic filter excludes the row groups to come.

@@ -1,8 +1,9 @@
 //! A scan of files in the words of EXPLAIN: its turn, its columns in the order of need with their bytes, and whether it is read
 //! ahead.
 //!
-//! It also says how many of its row groups are kept decoded. Bytes and row groups are those of the footers that the session has read; without them the columns are named only. The times of
-//! scans of this machine's files are those of the model: the work of operators above is assumed to be that of scans before.
+//! It also says how many of its row groups are kept decoded. Bytes and row groups are those of the footers that the session has
+//! read; without them the columns are named only. Where the storage is calibrated, it has the times of the model. These
+//! assume that the operators above work as those of scans before.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use memferry::model::FileScanAdvice;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::factory::Readers;
+use super::forecast::Volume;
 use super::next::is_one_file;
 
 /// Columns that are named.
@@ -107,25 +109,26 @@ impl Explained<'_> {
     /// The times of a scan that has not run, with the rates of its storage and the work of scans before.
     fn predicted(&self, f: &mut fmt::Formatter<'_>, extent: &Extent) -> fmt::Result {
         let readers = self.readers;
+        let partitions_count = u64::from(readers.forecast.partitions_count());
+        let columns_count = (readers.demand.first().len() + readers.demand.late().len()) as u64;
+        let groups_count = (extent.groups_count as u64).div_ceil(partitions_count);
+        let bytes = extent.bytes.iter().sum::<u64>() / partitions_count;
+        // The footers of a directory do not say which reads are merged: each column is taken for one.
+        let volume = Volume { groups_count, bytes, reads_count: groups_count * columns_count };
         let first = self.config.file_groups.iter().flat_map(FileGroup::files).next();
-        let rates = first.and_then(|file| readers.read_rates(&file.object_meta));
-        let groups_count = extent.groups_count as u64;
-        let Some(rates) = rates.filter(|_| groups_count > 0 && !readers.forecast.has_run()) else {
+        let first = first.filter(|_| bytes > 0 && !readers.forecast.has_run());
+        let Some(forecast) = first.and_then(|file| readers.predict(&file.object_meta, || volume)) else {
             return Ok(());
         };
-        let group_bytes = extent.bytes.iter().sum::<u64>() / groups_count;
-        let columns_count = (readers.demand.first().len() + readers.demand.late().len()).max(1) as u64;
-        let partitions_count = u64::from(readers.forecast.partitions_count());
-        let of_partition = groups_count.div_ceil(partitions_count);
-        let scan =
-            readers.file_scan((of_partition, group_bytes, group_bytes / columns_count), readers.window_bytes);
         let FileScanAdvice { predicted_s, storage_s, work_s, on_demand_s, window_bytes, .. } =
-            scan.advise(&rates);
-        let ms = |time_s: f64| time_s * 1e3;
+            forecast.advice();
+        let ms = |time_s: &f64| time_s * 1e3;
         write!(f, "; predicted {:.1} ms a partition (storage {:.1}", ms(predicted_s), ms(storage_s))?;
-        f.write_str(if rates.is_calibrated() { "" } else { " uncalibrated" })?;
         write!(f, ", work {:.1}), {:.1} on demand", ms(work_s), ms(on_demand_s))?;
-        if window_bytes > 0 { write!(f, ", reading {} KiB ahead", window_bytes >> 10) } else { Ok(()) }
+        match window_bytes {
+            0 => Ok(()),
+            _ => write!(f, ", reading {} KiB ahead", window_bytes >> 10),
+        }
     }
 
     /// Row groups and bytes of the scan; `None` if the session lacks the metadata of one of its files.

@@ -9,7 +9,7 @@ use datafusion::datasource::physical_plan::ParquetFileReaderFactory;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::physical_expr::expressions::DynamicFilterTracking;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use memferry::model::{FileScan, ReadRates};
+use memferry::model::{FileScan, Forecast};
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::async_reader::AsyncFileReader;
@@ -17,7 +17,7 @@ use parquet::file::metadata::PageIndexPolicy;
 
 use super::ahead::ReadAhead;
 use super::chunks::Chunks;
-use super::forecast::ScanForecast;
+use super::forecast::{ScanForecast, Volume};
 use super::metrics::ReaderMetrics;
 use super::next::NextFiles;
 use super::place::{Place, Places};
@@ -38,7 +38,7 @@ pub(super) struct Readers {
     pub(super) cache: Arc<FileMetadataCache>,
     pub(super) demand: Arc<Demand>,
     pub(super) limits: StoreLimits,
-    /// The most that a partition reads ahead. 0 turns reading ahead off.
+    /// Limit of what a partition reads ahead. 0 turns reading ahead off.
     pub(super) window_bytes: u64,
     /// Whether near memory keeps what is read.
     pub(super) keep: bool,
@@ -120,33 +120,29 @@ impl Readers {
             .map(|columns| chunks.leaves(columns, self.demand.file_schema()));
         let window_bytes = self.window_bytes.min(source.window_bytes_max());
         let mut ahead = ReadAhead::new(Arc::clone(chunks), groups, predicted.into(), window_bytes);
-        if let Some(rates) = source.read_rates() {
-            let describe = || {
-                let (groups_count, group_bytes, read_bytes) = ahead.extent(source);
-                self.file_scan((groups_count, group_bytes, read_bytes), window_bytes)
-            };
-            let advised_bytes = self.forecast.begin(rates, describe);
-            ahead.set_window(advised_bytes.min(window_bytes));
+        self.forecast.begin(|| self.predict(&file.object_meta, || ahead.volume(source)));
+        if let Some(window_bytes) = self.forecast.window_bytes() {
+            ahead.set_window(window_bytes);
         }
         Ok(ahead)
     }
 
-    /// The scan for the model: of so many row groups of a partition, their mean bytes and those of a read.
-    pub(super) fn file_scan(
-        &self,
-        (groups_count, group_bytes, read_bytes): (u64, u64, u64),
-        window_bytes: u64,
-    ) -> FileScan {
-        let rates = self.tiers.as_ref().map(|tiers| tiers.files().rates());
-        FileScan {
+    /// The forecast for a scan of such files, of which a partition reads this volume; `None` if nothing is known of the
+    /// storage.
+    pub(super) fn predict(&self, planned: &ObjectMeta, volume: impl FnOnce() -> Volume) -> Option<Forecast> {
+        let files = self.tiers.as_ref()?.files();
+        let path = LocalFileSystem::new().path_to_filesystem(&planned.location).ok()?;
+        let rates = files.read_rates(&path)?;
+        let Volume { groups_count, bytes, reads_count } = volume();
+        let scan = FileScan {
             groups_count,
-            group_bytes,
-            read_bytes,
+            group_bytes: bytes / groups_count.max(1),
+            read_bytes: bytes / reads_count.max(1),
             partitions_count: self.forecast.partitions_count(),
-            work_s_per_byte: rates.map_or(super::rates::WORK_NS_PER_BYTE, |rates| rates.work_ns_per_byte())
-                / 1e9,
-            window_bytes_max: window_bytes,
-        }
+            work_s_per_byte: files.rates().work_ns_per_byte() / 1e9,
+            window_bytes_max: self.window_bytes.min(files.window_bytes_max()),
+        };
+        Some(Forecast::new(scan, rates))
     }
 
     pub(super) fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {
@@ -155,12 +151,6 @@ impl Readers {
             return Ok(if self.keep { file } else { Arc::new(Unkept(file)) });
         }
         Ok(Arc::new(StoreObject::new(Arc::clone(&self.store), planned.clone(), self.limits)))
-    }
-
-    /// The rates of the storage of a file of this machine.
-    pub(super) fn read_rates(&self, planned: &ObjectMeta) -> Option<ReadRates> {
-        let path = LocalFileSystem::new().path_to_filesystem(&planned.location).ok()?;
-        Some(self.tiers.as_ref()?.files().read_rates(&path))
     }
 
     /// The file with its kept columns; `None` if the scan uses none, or the file is not open.

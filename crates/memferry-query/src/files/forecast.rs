@@ -1,16 +1,18 @@
 //! The times of a scan of files: predicted by the model, seen by its readers, and decided again where they differ.
 //!
-//! The first reader of a scan describes it; the model says how far to read ahead and how long it takes. All readers tell the
+//! The first reader of a scan describes it; the model says how far to read ahead and how long it takes. All readers report the
 //! times of their row groups, and take the window that holds now. The metrics compare with the first decision.
+//!
+//! Without a calibration of the storage nothing is predicted, and scans read ahead as far as they may.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memferry::model::{FileScan, Forecast, Limit, Observed, ReadRates};
+use memferry::model::{Forecast, Observed};
 
 /// The forecast of one scan, shared by its readers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ScanForecast {
     partitions_count: u32,
     state: Mutex<State>,
@@ -18,26 +20,33 @@ pub(super) struct ScanForecast {
 
 #[derive(Debug, Default)]
 struct State {
-    /// That of the first decision, and the one that holds now. `None` before the first reader, and where nothing is known of
-    /// the storage.
+    /// That of the first decision, and the one that holds now. `None` before the first reader, and if the storage is not
+    /// calibrated.
     forecasts: Option<(Forecast, Forecast)>,
     seen: Seen,
 }
 
-/// Times of the partitions of a scan, in sum.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Seen {
-    pub(super) predicted_s: f64,
-    pub(super) actual_s: f64,
-    /// Of `actual_s`.
-    pub(super) waited_s: f64,
-    pub(super) groups_count: u64,
+/// The part of a file that a partition reads.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Volume {
+    pub(crate) groups_count: u64,
+    pub(crate) bytes: u64,
+    pub(crate) reads_count: u64,
 }
 
-/// Row groups before columns are decoded for later queries. Chosen: a scan of fewer saves them little.
+/// Times of the partitions of a scan, in sum.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Seen {
+    predicted_s: f64,
+    actual_s: f64,
+    groups_count: u64,
+}
+
+/// Row groups before columns are decoded for later queries: the scan has compared its times by then, and one of fewer row
+/// groups saves later queries little. Chosen.
 const EARLY_GROUPS_MIN: u64 = 8;
 
-/// What is known of a row group, or of a part of it.
+/// The times of a row group, or of a part of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outcome {
     pub(super) predicted: Duration,
@@ -49,26 +58,26 @@ pub(super) struct Outcome {
 impl ScanForecast {
     /// For a scan of so many partitions.
     pub(super) fn new(partitions_count: usize) -> Self {
-        let partitions_count = u32::try_from(partitions_count).unwrap_or(u32::MAX).max(1);
-        Self { partitions_count, state: Mutex::default() }
+        Self {
+            partitions_count: u32::try_from(partitions_count).unwrap_or(u32::MAX),
+            state: Mutex::default(),
+        }
     }
 
     pub(super) fn partitions_count(&self) -> u32 {
-        self.partitions_count
+        self.partitions_count.max(1)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides for the scan that `describe` returns, unless it is decided. Returns the bytes to read ahead.
-    pub(super) fn begin(&self, rates: &ReadRates, describe: impl FnOnce() -> FileScan) -> u64 {
-        let mut state = self.lock();
-        let (_, now) = state.forecasts.get_or_insert_with(|| {
-            let forecast = Forecast::new(describe(), rates.clone());
-            (forecast.clone(), forecast)
-        });
-        now.advice().window_bytes
+    /// Decides, unless the scan has: takes the forecast, if there is one.
+    pub(super) fn begin(&self, forecast: impl FnOnce() -> Option<Forecast>) {
+        let forecasts = &mut self.lock().forecasts;
+        if forecasts.is_none() {
+            *forecasts = forecast().map(|forecast| (forecast.clone(), forecast));
+        }
     }
 
     /// Bytes that a partition reads ahead now; `None` if the model has not decided it.
@@ -76,17 +85,14 @@ impl ScanForecast {
         self.lock().forecasts.as_ref().map(|(_, now)| now.advice().window_bytes)
     }
 
-    /// Whether cores wait for the storage for most of the time, by the forecast and in fact, so that they may decode for later
-    /// queries.
+    /// Whether columns are to be decoded for later queries at their first use.
     pub(super) fn decodes_early(&self) -> bool {
         let state = self.lock();
-        let seen = state.seen;
-        let is_predicted =
-            state.forecasts.as_ref().is_some_and(|(_, now)| now.advice().limit == Limit::Storage);
-        is_predicted && seen.groups_count >= EARLY_GROUPS_MIN && seen.waited_s > seen.actual_s / 2.0
+        let is_advised = state.forecasts.as_ref().is_some_and(|(_, now)| now.advice().decodes_early);
+        is_advised && state.seen.groups_count >= EARLY_GROUPS_MIN
     }
 
-    /// Whether readers have told times.
+    /// Whether readers have reported times.
     pub(super) fn has_run(&self) -> bool {
         self.lock().seen != Seen::default()
     }
@@ -102,7 +108,6 @@ impl ScanForecast {
         let actual_s = seen.waited_s + seen.worked_s;
         state.seen.predicted_s += predicted_s;
         state.seen.actual_s += actual_s;
-        state.seen.waited_s += seen.waited_s;
         state.seen.groups_count += seen.groups_count;
         let duration = |time_s: f64| Duration::try_from_secs_f64(time_s).unwrap_or(Duration::MAX);
         Some(Outcome { predicted: duration(predicted_s), actual: duration(actual_s), is_new_decision })
@@ -116,7 +121,7 @@ impl fmt::Display for ScanForecast {
         let Some((first, now)) = state.forecasts.as_ref().filter(|_| state.seen != Seen::default()) else {
             return Ok(());
         };
-        let ms = |time_s: f64| time_s * 1e3 / f64::from(self.partitions_count);
+        let ms = |time_s: f64| time_s * 1e3 / f64::from(self.partitions_count());
         let Seen { predicted_s, actual_s, .. } = state.seen;
         write!(f, "; predicted {:.1} ms, took {:.1} ms a partition", ms(predicted_s), ms(actual_s))?;
         let kib = |forecast: &Forecast| forecast.advice().window_bytes >> 10;
@@ -131,68 +136,69 @@ impl fmt::Display for ScanForecast {
 
 #[cfg(test)]
 mod tests {
+    use memferry::model::{FileScan, ReadRates};
+    use memferry::topology::{ReadRate, Storage};
+
     use super::*;
+
+    const GROUP_BYTES: u64 = 1 << 20;
+
+    /// A scan of 100 row groups of 1 MiB, at 1 GB/s.
+    fn forecast(partitions_count: u32, work_ns_per_byte: f64) -> Forecast {
+        let rate = ReadRate { size_bytes: 4096, depth: 1, mb_per_s: 1000.0 };
+        let storage = Storage::new("/".into(), 1e4, vec![rate], "a test".to_owned()).unwrap();
+        let scan = FileScan {
+            groups_count: 100,
+            group_bytes: GROUP_BYTES,
+            read_bytes: GROUP_BYTES / 4,
+            partitions_count,
+            work_s_per_byte: work_ns_per_byte / 1e9,
+            window_bytes_max: 32 << 20,
+        };
+        Forecast::new(scan, ReadRates::from(&storage))
+    }
+
+    fn seen(waited_s: f64, worked_s: f64) -> Observed {
+        let (bytes, read_bytes) = (GROUP_BYTES, GROUP_BYTES);
+        Observed { groups_count: 1, bytes, read_bytes, waited_s, worked_s }
+    }
 
     #[test]
     fn readers_share_a_decision_and_correct_it() {
-        let forecast = ScanForecast::new(2);
-        let group_bytes = 1 << 20;
-        let seen = |worked_s| Observed {
-            groups_count: 1,
-            bytes: group_bytes,
-            read_bytes: group_bytes,
-            waited_s: 0.0,
-            worked_s,
-        };
-        assert_eq!(forecast.window_bytes(), None);
-        assert!(forecast.observe(seen(1.0), false).is_none(), "nothing is predicted");
-        let scan = FileScan {
-            groups_count: 100,
-            group_bytes,
-            read_bytes: group_bytes / 4,
-            partitions_count: forecast.partitions_count(),
-            work_s_per_byte: 1e-3 / group_bytes as f64,
-            window_bytes_max: 32 << 20,
-        };
-        let window_bytes = forecast.begin(&ReadRates::default(), || scan);
-        let again = forecast.begin(&ReadRates::default(), || panic!("it is decided"));
-        assert_eq!((again, forecast.window_bytes()), (window_bytes, Some(window_bytes)));
-        assert!(!forecast.decodes_early(), "nothing has waited");
-        assert_eq!(forecast.to_string(), "");
+        let shared = ScanForecast::new(2);
+        shared.begin(|| None);
+        assert_eq!(shared.window_bytes(), None, "nothing is known of the storage");
+        assert!(shared.observe(seen(0.0, 1.0), false).is_none());
+        let first = forecast(shared.partitions_count(), 1.0);
+        let window_bytes = first.advice().window_bytes;
+        shared.begin(|| Some(first));
+        shared.begin(|| panic!("it is decided"));
+        assert_eq!(shared.window_bytes(), Some(window_bytes));
+        assert_eq!(shared.to_string(), "", "nothing has run");
         // The first row group has no say.
-        assert!(!forecast.observe(seen(50.0), true).unwrap().is_new_decision);
-        let outcomes: Vec<_> = (0..4).map(|_| forecast.observe(seen(0.5), false).unwrap()).collect();
+        assert!(!shared.observe(seen(0.0, 50.0), true).unwrap().is_new_decision);
+        let outcomes: Vec<_> = (0..4).map(|_| shared.observe(seen(0.0, 0.5), false).unwrap()).collect();
         assert_eq!(outcomes.iter().filter(|outcome| outcome.is_new_decision).count(), 1);
         assert!(outcomes.iter().all(|outcome| outcome.actual == Duration::from_millis(500)));
         assert!(outcomes.iter().all(|outcome| outcome.predicted < Duration::from_millis(10)));
-        assert!(forecast.window_bytes() == Some(2 << 20), "{forecast:?}");
-        let words = forecast.to_string();
+        assert_eq!(shared.window_bytes(), Some(2 * GROUP_BYTES), "{shared:?}");
+        let words = shared.to_string();
         assert!(words.contains("took 26000.0 ms a partition, decided 2 times: reading "), "{words}");
         assert!(words.ends_with("ahead, then 2048"), "{words}");
     }
 
     #[test]
     fn columns_are_decoded_early_while_cores_wait() {
-        let bytes = 1 << 20;
-        let forecast = ScanForecast::new(1);
-        let scan = FileScan {
-            groups_count: 100,
-            group_bytes: bytes,
-            read_bytes: bytes,
-            partitions_count: 1,
-            work_s_per_byte: 0.0,
-            window_bytes_max: 32 << 20,
-        };
-        forecast.begin(&ReadRates::default(), || scan);
-        let seen =
-            |waited_s, worked_s| Observed { groups_count: 1, bytes, read_bytes: bytes, waited_s, worked_s };
+        let shared = ScanForecast::new(1);
+        shared.begin(|| Some(forecast(1, 0.1)));
+        assert!(!shared.decodes_early(), "nothing has run");
         let mut early_from = None;
         for group in 0..20 {
-            forecast.observe(seen(1e-3, 1e-4), false);
-            early_from = early_from.or(forecast.decodes_early().then_some(group));
+            shared.observe(seen(0.9e-3, 1e-4), false);
+            early_from = early_from.or(shared.decodes_early().then_some(group));
         }
         assert_eq!(early_from, Some(EARLY_GROUPS_MIN - 1));
-        (0..20).for_each(|_| drop(forecast.observe(seen(1e-3, 0.1), false)));
-        assert!(!forecast.decodes_early(), "{forecast:?}");
+        (0..20).for_each(|_| drop(shared.observe(seen(1e-3, 0.1), false)));
+        assert!(!shared.decodes_early(), "cores are busy: {shared:?}");
     }
 }

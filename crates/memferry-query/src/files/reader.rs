@@ -152,7 +152,7 @@ impl AsyncFileReader for FileReader {
                 is_first || self.ahead.as_ref().is_some_and(|ahead| ahead.enters_group(&ranges));
             if let (Some(state), Some(window_bytes)) = (&mut self.ahead, self.readers.forecast.window_bytes())
             {
-                state.set_window(window_bytes.min(self.source.window_bytes_max()));
+                state.set_window(window_bytes);
             }
             let Requested { ahead, now } = match &mut self.ahead {
                 Some(state) => state.request(&ranges, &*self.source),
@@ -240,9 +240,6 @@ impl FileReader {
             return;
         };
         let worked = at.elapsed();
-        if let Some(tiers) = &self.readers.tiers {
-            tiers.files().rates().worked(worked, bytes);
-        }
         let seen = Observed {
             groups_count: u64::from(is_new_group),
             bytes,
@@ -252,6 +249,9 @@ impl FileReader {
         };
         if let Some(outcome) = self.readers.forecast.observe(seen, is_first) {
             self.metrics.outcome(outcome);
+        }
+        if let Some(tiers) = &self.readers.tiers {
+            tiers.files().rates().worked(worked, bytes);
         }
     }
 

@@ -19,7 +19,6 @@ use object_store::local::LocalFileSystem;
 use super::contain::ContainExec;
 use super::factory::Readers;
 use super::filter::{ConjunctsExec, JoinFilters};
-use super::forecast::ScanForecast;
 use super::metrics::parquet_scan;
 use super::pushdown::Decision;
 use super::store::StoreLimits;
@@ -79,7 +78,7 @@ impl ReadFiles {
             places: Arc::default(),
             next: Arc::default(),
             in_plan: Arc::default(),
-            forecast: Arc::new(ScanForecast::new(config.file_groups.len())),
+            forecast: Arc::default(),
         };
         let scan = ContainExec::over(config, source, readers, pushdown).in_place_of(plan.as_ref());
         let scan: Arc<dyn ExecutionPlan> = Arc::new(scan);

@@ -18,8 +18,8 @@ use super::metrics::parquet_scan;
 use crate::data::Layout;
 use crate::domains::DomainExec;
 
-/// How far a load reads ahead in each partition from a store, of whose rate nothing is known. No query waits meanwhile.
-const STORE_WINDOW_BYTES: u64 = 8 << 20;
+/// How far a load reads ahead in each partition. No query waits meanwhile, and decoding is slower than most disks.
+const WINDOW_BYTES: u64 = 8 << 20;
 
 /// Consecutive row groups of a file, with the rows of about one row group of a table in memory.
 #[derive(Debug, Clone)]
@@ -101,10 +101,7 @@ impl SectionScan {
             .with_preserve_order(true)
             .build();
         let readers = Readers {
-            window_bytes: match &contain.readers.tiers {
-                Some(_) => contain.readers.window_bytes,
-                None => contain.readers.window_bytes.min(STORE_WINDOW_BYTES),
-            },
+            window_bytes: contain.readers.window_bytes.min(WINDOW_BYTES),
             keep: false,
             keep_decoded: false,
             ..(*contain.readers).clone()

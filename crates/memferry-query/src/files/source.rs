@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use memferry::model::ReadRates;
 
 use super::FileError;
 
@@ -33,11 +32,6 @@ pub(crate) trait RangeSource: fmt::Debug + Send + Sync {
 
     /// Bytes that reads ahead of one partition may take.
     fn window_bytes_max(&self) -> u64;
-
-    /// The rates of the storage, if it is one of this machine.
-    fn read_rates(&self) -> Option<&ReadRates> {
-        None
-    }
 }
 
 /// A read that was started.

@@ -65,17 +65,24 @@ impl StoredFiles {
         Self { cache, near, window_bytes_max, budget_bytes, rates, storages, open }
     }
 
-    /// The rates of the storage of a file: of a directory above it that was calibrated, of one on the same file system, or the
-    /// default ones.
-    pub(super) fn read_rates(&self, path: &Path) -> ReadRates {
+    /// The rates of the storage of a file: of the nearest directory above it that was calibrated, or else of one on the same
+    /// file system.
+    pub(super) fn read_rates(&self, path: &Path) -> Option<ReadRates> {
+        if self.storages.is_empty() {
+            return None;
+        }
         let above = self.storages.iter().filter(|it| it.storage.has(path));
         let nearest = above.max_by_key(|it| it.storage.directory.as_os_str().len());
         let beside = || {
             let device = std::fs::metadata(path).ok()?.dev();
             self.storages.iter().find(|it| it.device == Some(device))
         };
-        let rates = nearest.or_else(beside).map(|it| ReadRates::from(&it.storage));
-        rates.unwrap_or_default()
+        nearest.or_else(beside).map(|it| ReadRates::from(&it.storage))
+    }
+
+    /// Limit of the bytes that reads ahead of one partition take.
+    pub(super) fn window_bytes_max(&self) -> u64 {
+        self.window_bytes_max
     }
 
     /// What misses cost.
@@ -117,7 +124,6 @@ impl StoredFiles {
             cache: self.cache.clone(),
             near: self.near,
             window_bytes_max: self.window_bytes_max,
-            read_rates: self.read_rates(path),
             decoded: DecodedColumns::new(&self.cache, self.near, self.budget_bytes, &self.rates),
         });
         file.check_planned(planned)?;
@@ -154,7 +160,6 @@ pub(crate) struct LocalFile {
     cache: Cache,
     near: NodeId,
     window_bytes_max: u64,
-    read_rates: ReadRates,
     decoded: DecodedColumns,
 }
 
@@ -229,10 +234,6 @@ impl RangeSource for LocalFile {
     fn window_bytes_max(&self) -> u64 {
         self.window_bytes_max
     }
-
-    fn read_rates(&self) -> Option<&ReadRates> {
-        Some(&self.read_rates)
-    }
 }
 
 /// A file of which nothing is kept: all of it is read once.
@@ -263,10 +264,6 @@ impl RangeSource for Unkept {
 
     fn window_bytes_max(&self) -> u64 {
         self.0.window_bytes_max()
-    }
-
-    fn read_rates(&self) -> Option<&ReadRates> {
-        self.0.read_rates()
     }
 }
 

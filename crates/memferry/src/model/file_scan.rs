@@ -32,21 +32,11 @@ pub struct FileScan {
     pub window_bytes_max: u64,
 }
 
-/// The slower half of a scan, for which the other one waits.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Limit {
-    /// Reading takes longer: cores are idle meanwhile.
-    Storage,
-    /// Decoding and the operators above take longer: the storage is idle meanwhile.
-    Cores,
-}
-
 /// Advice for a [`FileScan`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FileScanAdvice {
-    /// Bytes that a partition reads ahead of its decoder. 0: reading ahead does not pay.
+    /// Bytes that a partition reads ahead of its decoder; at most [`FileScan::window_bytes_max`].
     pub window_bytes: u64,
     /// Row groups of each partition in flight that suffice, without a reserve.
     pub groups_ahead: u64,
@@ -60,8 +50,8 @@ pub struct FileScanAdvice {
     pub predicted_s: f64,
     /// Time of the scan without reading ahead, in seconds.
     pub on_demand_s: f64,
-    /// The slower half.
-    pub limit: Limit,
+    /// Whether cores are idle for most of the time, so that they may decode columns as a whole for later queries.
+    pub decodes_early: bool,
 }
 
 /// A farther window must gain this part of the time: the model is no more accurate.
@@ -73,6 +63,10 @@ const RESERVE_GROUPS: u64 = 2;
 /// The window lasts at least so long, in seconds. Chosen: other programs may make a disk pause for some hundredths of a
 /// second, and the bytes of such a time are few.
 const RESERVE_S: f64 = 0.05;
+
+/// Columns are decoded early if the storage takes this multiple of the time of the cores. Chosen: decoding whole columns may
+/// double the work.
+const EARLY_MIN: f64 = 2.0;
 
 /// Windows that are computed, in row groups.
 const GROUPS_AHEAD_MAX: u64 = 64;
@@ -94,12 +88,9 @@ impl FileScan {
         };
         let fitting = (self.window_bytes_max / group_bytes).min(groups_count).min(GROUPS_AHEAD_MAX);
         let best_s = (1..=fitting).map(ahead_s).fold(on_demand_s, f64::min);
-        let is_as_good = |time_s: f64| time_s <= best_s * (1.0 + GAIN_MIN);
-        let groups_ahead = match is_as_good(on_demand_s) && groups_count > 1 {
-            // Also where nothing is gained by the model: a read in flight costs nothing.
-            true => 1,
-            false => (1..=fitting).find(|&groups| is_as_good(ahead_s(groups))).unwrap_or(1),
-        };
+        let is_as_good = |&groups_ahead: &u64| ahead_s(groups_ahead) <= best_s * (1.0 + GAIN_MIN);
+        // One also where the model sees no gain: a read in flight costs nothing.
+        let groups_ahead = (1..=fitting).find(is_as_good).unwrap_or(1);
         let group_time_s = self.group_s(rates, groups_ahead).max(work_group_s);
         let reserve_bytes = (RESERVE_S / group_time_s * group_bytes as f64) as u64;
         let window_bytes = (groups_ahead * RESERVE_GROUPS).saturating_mul(group_bytes).max(reserve_bytes);
@@ -113,7 +104,7 @@ impl FileScan {
             first_s,
             predicted_s: if self.window_bytes_max == 0 { on_demand_s } else { ahead_s(groups_ahead) },
             on_demand_s,
-            limit: if storage_s > work_s { Limit::Storage } else { Limit::Cores },
+            decodes_early: storage_s > EARLY_MIN * work_s,
         }
     }
 
@@ -182,16 +173,6 @@ impl Forecast {
     /// The advice that holds now.
     pub fn advice(&self) -> &FileScanAdvice {
         &self.advice
-    }
-
-    /// The scan, with the work that was seen.
-    pub fn scan(&self) -> &FileScan {
-        &self.scan
-    }
-
-    /// The rates of the storage, as they were seen.
-    pub fn rates(&self) -> &ReadRates {
-        &self.rates
     }
 
     /// Number of decisions, from 1 to 4.

@@ -72,7 +72,7 @@ pub(crate) mod traffic;
 
 pub use advise::{Advice, Alternative, Plan};
 pub use error::ModelError;
-pub use file_scan::{FileScan, FileScanAdvice, Forecast, Limit, Observed};
+pub use file_scan::{FileScan, FileScanAdvice, Forecast, Observed};
 pub use pipeline::{Column, Fetch, Stage};
 pub use placement::{
     ColumnMove, HomeRead, PlacedColumn, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory,

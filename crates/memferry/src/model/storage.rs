@@ -2,77 +2,25 @@
 
 use crate::topology::{ReadRate, Storage};
 
-/// Rates of reads by size and depth, and the time of one.
+/// Rates of reads by size and depth: those of a calibrated [`Storage`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadRates {
-    latency_s: f64,
-    depth_best: u32,
     /// Ascending by size, then by depth; never empty.
     rates: Vec<ReadRate>,
     /// The multiple of the measured times that a scan has seen.
     slowdown: f64,
-    is_calibrated: bool,
 }
-
-/// The rates that a disk is assumed to have without a calibration: (bytes, depth, MB/s).
-///
-/// Measured on a virtual disk (ext4 on virtio, 2 CPUs of an AMD EPYC, KVM) while other programs ran, load 16: medians of three
-/// `memferry calibrate --quick --storage` of the development profile. A disk that differs shows it in the first row groups,
-/// and the scan decides again.
-const DEFAULTS: [(u64, u32, f64); 6] = [
-    (4 << 10, 1, 16.0),
-    (4 << 10, 16, 255.0),
-    (64 << 10, 1, 777.0),
-    (64 << 10, 4, 1113.0),
-    (512 << 10, 1, 1218.0),
-    (512 << 10, 4, 1379.0),
-];
 
 impl From<&Storage> for ReadRates {
     fn from(storage: &Storage) -> Self {
-        let Storage { latency_ns, depth_best, rates, .. } = storage;
-        Self {
-            latency_s: latency_ns / 1e9,
-            depth_best: *depth_best,
-            rates: rates.clone(),
-            slowdown: 1.0,
-            is_calibrated: true,
-        }
-    }
-}
-
-impl Default for ReadRates {
-    fn default() -> Self {
-        let rate = |(size_bytes, depth, mb_per_s)| ReadRate { size_bytes, depth, mb_per_s };
-        Self {
-            latency_s: 54e-6,
-            depth_best: 4,
-            rates: DEFAULTS.map(rate).into(),
-            slowdown: 1.0,
-            is_calibrated: false,
-        }
+        Self { rates: storage.rates.clone(), slowdown: 1.0 }
     }
 }
 
 impl ReadRates {
-    /// Whether they are those of a calibration, and not the default ones.
-    pub fn is_calibrated(&self) -> bool {
-        self.is_calibrated
-    }
-
-    /// The least depth of the largest measured reads with which more of them in flight are no faster.
-    pub fn depth_best(&self) -> u32 {
-        self.depth_best
-    }
-
     /// These rates, with times that are `factor` times as long.
     pub fn slowed(&self, factor: f64) -> Self {
         Self { slowdown: self.slowdown * factor, ..self.clone() }
-    }
-
-    /// Time of one read of the smallest size, in seconds.
-    pub fn latency_s(&self) -> f64 {
-        self.latency_s * self.slowdown
     }
 
     /// Time of one of `depth` reads of `size_bytes` in flight, in seconds.
@@ -145,18 +93,5 @@ mod tests {
         near(rates.read_s(1.0, 1.0), 1e-3);
         near(rates.bytes_per_s(1e6, 0.1), 500e6);
         near(rates.slowed(2.0).slowed(2.0).bytes_per_s(1e6, 2.0), 250e6);
-        near(rates.slowed(2.0).latency_s(), 2e-3);
-    }
-
-    #[test]
-    fn default_rates_grow_with_size_and_depth() {
-        let rates = ReadRates::default();
-        assert!(!rates.is_calibrated() && self::rates().is_calibrated());
-        let mut last = 0.0;
-        for (size_bytes, depth) in [(4096.0, 1.0), (4096.0, 8.0), (65536.0, 8.0), (1e6, 8.0)] {
-            let rate = rates.bytes_per_s(size_bytes, depth);
-            assert!(rate > last && rate < 1e10, "{rate} for {depth} reads of {size_bytes}");
-            last = rate;
-        }
     }
 }
