@@ -211,8 +211,8 @@ impl Calibration {
         })
     }
 
-    /// The machine with these results, with `others` and with `storage`. `name` and `what` describe the measurement: in short, and with date,
-    /// version and machine.
+    /// The machine with these results, with `others` and with `storage`. `name` and `what` describe the measurement: in
+    /// short, and with date, version and machine.
     ///
     /// # Errors
     /// [`CalibrateError::Topology`] for impossible values, such as an infinite rate.

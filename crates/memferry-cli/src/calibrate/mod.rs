@@ -26,8 +26,8 @@ use crate::topology;
 /// Measures this machine in less than two minutes, and writes a profile for the model.
 ///
 /// It measures latency and bandwidth from each node's CPUs to each memory, copies by method and size, copies by each DSA
-/// and the cost of their submission, waking a worker, scans, and with `--storage` a disk. More nodes mean fewer samples of each figure; the output
-/// has their number. Run it on an idle machine: other programs make everything slower.
+/// and the cost of their submission, waking a worker, scans, and with `--storage` a disk. More nodes mean fewer samples of
+/// each figure; the output has their number. Run it on an idle machine: other programs make everything slower.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Write the profile to this file: on this machine for `memferry sql --calibration FILE` and others, anywhere for

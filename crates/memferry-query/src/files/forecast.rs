@@ -74,9 +74,9 @@ impl ScanForecast {
 
     /// Decides, unless the scan has: takes the forecast, if there is one.
     pub(super) fn begin(&self, forecast: impl FnOnce() -> Option<Forecast>) {
-        let forecasts = &mut self.lock().forecasts;
-        if forecasts.is_none() {
-            *forecasts = forecast().map(|forecast| (forecast.clone(), forecast));
+        let mut state = self.lock();
+        if state.forecasts.is_none() {
+            state.forecasts = forecast().map(|forecast| (forecast.clone(), forecast));
         }
     }
 

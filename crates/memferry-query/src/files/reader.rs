@@ -247,9 +247,8 @@ impl FileReader {
             waited_s: waited.as_secs_f64(),
             worked_s: worked.as_secs_f64(),
         };
-        if let Some(outcome) = self.readers.forecast.observe(seen, is_first) {
-            self.metrics.outcome(outcome);
-        }
+        let Some(outcome) = self.readers.forecast.observe(seen, is_first) else { return };
+        self.metrics.outcome(outcome);
         if let Some(tiers) = &self.readers.tiers {
             tiers.files().rates().worked(worked, bytes);
         }

@@ -580,7 +580,7 @@ async fn scans_decide_again_when_the_storage_has_another_speed() {
     assert!((1..=3).contains(&report.decisions_again), "{report:?}");
     assert!(!after.contains(" on demand") && after.contains(" ms, took "), "{after}");
     let (_, windows) = after.split_once(" times: reading ").expect(&after);
-    let numbers: Vec<u64> = windows.split([' ', '\n']).filter_map(|word| word.parse().ok()).collect();
+    let numbers: Vec<u64> = windows.split([' ', ';', '\n']).filter_map(|word| word.parse().ok()).collect();
     assert!(numbers[1] > numbers[0], "read farther ahead: {after}");
 
     // Faster than calibrated.

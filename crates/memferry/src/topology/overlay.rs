@@ -11,8 +11,8 @@ impl Machine {
     /// This machine with the figures of a profile of it: one that `memferry calibrate` wrote here, or one that was
     /// published for such a machine.
     ///
-    /// The profile supplies rates and latencies of links, parameters, copy methods, storages, facts, references, and the rate of each
-    /// device, matched by node and order. Figures that it lacks are unchanged; so are nodes, free memory, devices,
+    /// The profile supplies rates and latencies of links, parameters, copy methods, storages, facts, references, and the rate
+    /// of each device, matched by node and order. Figures that it lacks are unchanged; so are nodes, free memory, devices,
     /// distances and [`is_this_machine`](Machine::is_this_machine). If the profile's figures are not those of a real
     /// machine, neither are the result's ([`placeholder`](Machine::placeholder)).
     ///

@@ -63,7 +63,7 @@ fn a_slow_decoder_needs_a_short_window_and_a_distant_storage_a_long_one() {
     assert_eq!(near.window_bytes, 4 * MIB, "two row groups of 100 ms each: {near:?}");
     // Two partitions, 1 GB/s: 20 ms for each 10 MB. Reads of 30 ms need 60 in flight for this rate.
     let far = scan(1.0).advise(&storage(30e-3, 1000.0));
-    assert!(far.decodes_early, "cores wait: {far:?}");
+    assert!(far.storage_s > 1.9 * far.work_s, "cores wait: {far:?}");
     assert!(far.groups_ahead >= 6 && far.window_bytes >= 24 * MIB, "{far:?}");
     assert!(far.predicted_s < 0.3 * far.on_demand_s, "{far:?}");
     let bounded = FileScan { window_bytes_max: 3 * MIB, ..scan(1.0) }.advise(&storage(30e-3, 1000.0));
