@@ -198,7 +198,9 @@ mod tests {
             early_from = early_from.or(shared.decodes_early().then_some(group));
         }
         assert_eq!(early_from, Some(EARLY_GROUPS_MIN - 1));
-        (0..20).for_each(|_| drop(shared.observe(seen(1e-3, 0.1), false)));
+        for _ in 0..20 {
+            shared.observe(seen(1e-3, 0.1), false);
+        }
         assert!(!shared.decodes_early(), "cores are busy: {shared:?}");
     }
 }
