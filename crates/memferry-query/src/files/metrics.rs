@@ -1,5 +1,6 @@
 //! Metrics of reading files, for `EXPLAIN ANALYZE` and for sums over a plan.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetFileMetrics, ParquetSource};
@@ -89,6 +90,13 @@ impl ReadMetrics {
     }
 }
 
+/// The times of row groups, as predicted and as they were.
+struct Outcomes {
+    time_predicted: Time,
+    time_actual: Time,
+    decisions_again: Count,
+}
+
 /// The metrics of one reader: a file, or the part of it that one partition scans.
 pub(super) struct ReaderMetrics {
     pub(super) reads: ReadMetrics,
@@ -96,9 +104,10 @@ pub(super) struct ReaderMetrics {
     bytes_hit: Count,
     hit_ratio: RatioMetrics,
     pub(super) time_waiting: Time,
-    time_predicted: Time,
-    time_actual: Time,
-    decisions_again: Count,
+    /// Registered with the first one: a sum of DataFusion's times is not 0 if each of them is.
+    outcomes: OnceLock<Outcomes>,
+    metrics: ExecutionPlanMetricsSet,
+    partition: usize,
     /// DataFusion's own, kept in step.
     file: ParquetFileMetrics,
     file_size_bytes: u64,
@@ -118,9 +127,9 @@ impl ReaderMetrics {
             bytes_hit: counter(BYTES_HIT),
             hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
             time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
-            time_predicted: MetricBuilder::new(metrics).subset_time(TIME_PREDICTED, partition),
-            time_actual: MetricBuilder::new(metrics).subset_time(TIME_ACTUAL, partition),
-            decisions_again: counter(DECISIONS),
+            outcomes: OnceLock::new(),
+            metrics: metrics.clone(),
+            partition,
             file: ParquetFileMetrics::new(partition, file, metrics),
             file_size_bytes,
         }
@@ -128,9 +137,17 @@ impl ReaderMetrics {
 
     /// Adds the times of a row group, or of a part of it.
     pub(super) fn outcome(&self, outcome: Outcome) {
-        self.time_predicted.add_duration(outcome.predicted);
-        self.time_actual.add_duration(outcome.actual);
-        self.decisions_again.add(usize::from(outcome.is_new_decision));
+        let outcomes = self.outcomes.get_or_init(|| {
+            let builder = || MetricBuilder::new(&self.metrics);
+            Outcomes {
+                time_predicted: builder().subset_time(TIME_PREDICTED, self.partition),
+                time_actual: builder().subset_time(TIME_ACTUAL, self.partition),
+                decisions_again: builder().counter(DECISIONS, self.partition),
+            }
+        });
+        outcomes.time_predicted.add_duration(outcome.predicted);
+        outcomes.time_actual.add_duration(outcome.actual);
+        outcomes.decisions_again.add(usize::from(outcome.is_new_decision));
     }
 
     /// Counts a request of the decoder, of which `hit_bytes` were ready or in flight.
