@@ -471,7 +471,9 @@ async fn skewed_reads_lead_to_a_move_and_to_no_second_one() {
         true => "bytes_same_socket",
         false => "bytes_remote",
     };
-    assert_eq!(metric(plan.as_ref(), by_distance), 2 * 8 * ROWS);
+    // Arrow counts its own structures, too.
+    let read_bytes = metric(plan.as_ref(), by_distance);
+    assert!((2 * 8 * ROWS..2 * 8 * ROWS + numa_support::PAGE).contains(&read_bytes), "{read_bytes} bytes");
     let reads = table.reads();
     let mut counted = reads.windows.iter().flat_map(|window| &window.reads);
     assert!(counted.all(|read| (read.cpus, read.node) == (far, home) && read.column < 2), "{reads:?}");
