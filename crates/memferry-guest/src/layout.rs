@@ -149,10 +149,13 @@ impl Layout {
     /// One of them is not there, has no memory, or is the first node, in which the kernel and the first programs live.
     pub fn check_full(&self, full: &[u32]) -> Result<(), Error> {
         let why_not = |id: &u32| match self.nodes.iter().position(|node| node.id == *id) {
-            None => Some(format!("node {id} cannot be full: it does not exist")),
+            None => Some(format!(
+                "node {id} cannot be full: it does not exist; `memferry topology --machine {}` lists the nodes",
+                self.profile
+            )),
             Some(0) => Some(format!("node {id} cannot be full: the kernel needs it; choose another node")),
             Some(position) if self.nodes[position].memory_mib == 0 => {
-                Some(format!("node {id} cannot be full: it has no memory"))
+                Some(format!("node {id} cannot be full: it has no memory; choose another node"))
             }
             Some(_) => None,
         };
