@@ -150,7 +150,7 @@ impl Layout {
     pub fn check_full(&self, full: &[u32]) -> Result<(), Error> {
         let why_not = |id: &u32| match self.nodes.iter().position(|node| node.id == *id) {
             None => Some(format!(
-                "node {id} cannot be full: it does not exist; `memferry topology --machine {}` lists the nodes",
+                "node {id} cannot be full: it does not exist; `memferry topology --profile {}` lists the nodes",
                 self.profile
             )),
             Some(0) => Some(format!("node {id} cannot be full: the kernel needs it; choose another node")),
