@@ -109,9 +109,10 @@ fn a_move_must_pay_and_be_seen_to() {
     // Both windows together are about the cost, and the third one makes it more.
     some.record(ReadWindow { reads: reads(GB), ..last });
     assert_eq!(some.advise(&rules(&machine), &machine).unwrap().verdict, PlacementVerdict::Move);
-    // A column that moved before needs twice the loss.
+    // A column that moved before needs twice the loss, after its rest.
     let mut again = some.clone();
-    again.columns.iter_mut().for_each(|column| column.moves_count = 1);
+    let rest_s = rules(&machine).rest_s;
+    again.columns.iter_mut().for_each(|column| (column.moves_count, column.quiet_s) = (1, rest_s));
     let advice = again.advise(&rules(&machine), &machine).unwrap();
     assert!(matches!(advice.verdict, PlacementVerdict::Wait { .. }), "{advice:?}");
     // The workload has changed.
@@ -170,21 +171,17 @@ fn moves_are_forgotten_after_quiet_hours() {
 #[test]
 fn a_column_that_moved_rests() {
     let machine = xeon_max();
-    // Both columns are read from one memory, or the second one by CPUs of the other socket, which have a busy memory.
-    let rules = PlacementRules { evidence: 0.0, ..rules(&machine) };
-    let columns = vec![column("a", &[(0, GB)]), column("b", &[(0, GB)])];
+    let mut rules = PlacementRules { evidence: 0.0, ..rules(&machine) };
+    rules.room_bytes.values_mut().for_each(|room| *room = 2 * GB);
+    // The first and the last column have no room elsewhere.
+    let columns = vec![column("a", &[(0, 100 * GB)]), column("b", &[(0, GB)]), column("c", &[(1, 100 * GB)])];
     let mut history = ReadHistory { columns, windows: Vec::new() };
     let place =
         |history: &ReadHistory, column: usize| history.columns[column].size_bytes.keys().next().unwrap().0;
-    let record = |history: &mut ReadHistory, seconds: f64, cpus: u32, others: u64| {
-        let node = place(history, 1);
-        let reads = vec![
-            read(0, 0, 0, 100 * GB),
-            read(cpus, 1, node, 100 * GB),
-            // Of a column that is not there to be moved.
-            read(node, 0, node, others),
-        ];
-        history.record(ReadWindow { seconds, reads });
+    let record = |history: &mut ReadHistory, seconds: f64, cpus: u32, of_c: u64| {
+        let of_b = read(cpus, 1, place(history, 1), 50 * GB);
+        history
+            .record(ReadWindow { seconds, reads: vec![read(0, 0, 0, 100 * GB), of_b, read(1, 2, 1, of_c)] });
     };
     let advise = |history: &ReadHistory| history.advise(&rules, &machine).unwrap();
     let to = |node: u32| [(1, BTreeMap::from([(NodeId(node), GB)]))];
@@ -200,14 +197,14 @@ fn a_column_that_moved_rests() {
         history.moved(to(1));
         assert_eq!(history.columns[1].former, [BTreeSet::from([NodeId(0)])]);
         // Now other CPUs read it, and its memory is busy: a third node would be best.
-        record(&mut history, rest_s - 1.0, 2, 200 * GB);
+        record(&mut history, rest_s - 1.0, 2, 100 * GB);
         let advice = advise(&history);
         assert!(advice.moves.iter().all(|it| it.column != 1), "{returns} returns: {advice:?}");
         assert!(
             advice.reason.contains("b moved lately, and can only move back for up to 1.0 s"),
             "{advice:?}"
         );
-        record(&mut history, 2.0, 2, 200 * GB);
+        record(&mut history, 2.0, 2, 100 * GB);
         let advice = advise(&history);
         let of_b = advice.moves.iter().find(|it| it.column == 1).map(nodes);
         assert_eq!(of_b, Some(vec![2]), "the rest is over after {rest_s} s: {advice:?}");
@@ -216,7 +213,7 @@ fn a_column_that_moved_rests() {
     // Back at once, when the place that it left is the better one.
     history.moved(to(1));
     history
-        .record(ReadWindow { seconds: 10.0, reads: vec![read(0, 1, 1, 100 * GB), read(1, 0, 1, 100 * GB)] });
+        .record(ReadWindow { seconds: 10.0, reads: vec![read(0, 1, 1, 50 * GB), read(1, 2, 1, 100 * GB)] });
     let advice = advise(&history);
     let of_b = advice.moves.iter().find(|it| it.column == 1).map(nodes);
     assert_eq!(of_b, Some(vec![0]), "{advice:?}");
@@ -445,7 +442,7 @@ fn workloads_that_alternate_do_not_oscillate() {
         for window in 0..240 {
             simulation.run(&turns[window / length % 2], random.below(8) == 0);
         }
-        // Without rests up to ten.
+        // Without rests up to ten; of 3000 simulations with rests, one had five.
         assert!(simulation.most_moves() <= 6, "{:?}", simulation.places);
         bounded(&mut simulation, 240);
         simulation
