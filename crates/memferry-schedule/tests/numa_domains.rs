@@ -5,13 +5,12 @@ mod numa_support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::internals::affinity;
 use memferry_schedule::{Binding, Claim, Distance, Domains, Scheduler, Stealing, claims};
 use numa_support::several_nodes;
-use tokio::sync::Barrier;
 
 /// The machine and its domains, if there are several.
 fn several_domains() -> Option<(Arc<Machine>, Domains)> {
@@ -46,14 +45,14 @@ fn workers_are_on_the_cpus_of_their_domain_thread_by_thread() {
     let Some((machine, domains)) = several_domains() else { return };
     for binding in [Binding::Preferred, Binding::Opportunistic, Binding::Always] {
         let scheduler = Scheduler::start(domains.clone(), binding).unwrap();
-        // A task on each worker, so that all threads have begun, and none can run two of them.
+        // A task on each worker: it keeps its thread until all threads of the domain have begun.
         let mut tasks = Vec::new();
         for (index, domain) in domains.iter().enumerate() {
             let all = Arc::new(Barrier::new(domain.cpus.len()));
             for _ in 0..domain.cpus.len() {
                 let (all, machine, node) = (Arc::clone(&all), Arc::clone(&machine), domain.cpu_node);
                 tasks.push(scheduler.spawn(Some(index), async move {
-                    all.wait().await;
+                    all.wait();
                     assert_eq!(machine.current_node(), Some(node), "{binding}");
                 }));
             }
