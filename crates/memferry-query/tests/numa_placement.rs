@@ -22,6 +22,7 @@ use memferry_query::{
     Layout, PlacementClause, PlacementError, Prefetch, QueryDomains, SessionOptions, TableData,
     TablePlacement, TieredTable, Tiers, load, session,
 };
+use memferry_testing::{Needs, skip};
 use numa_support::{a_node_that_is_already_full, assert_no_strays, fill_for_good, node_free, several_nodes};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -335,6 +336,7 @@ async fn row_groups_are_read_as_far_away_as_stealing_allows() {
     let domains = Domains::of(&machine).unwrap();
     let home = domains[0].cpu_node;
     if domains.len() < 2 || !with_memory.contains(&home) {
+        skip(Needs::Nodes, "two nodes need CPUs for this process, and the first of them memory");
         return;
     }
     let (partitions, rows_each) = (domains.len(), 8 * 1024);
