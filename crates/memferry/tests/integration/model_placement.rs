@@ -442,7 +442,7 @@ fn workloads_that_alternate_do_not_oscillate() {
         for window in 0..240 {
             simulation.run(&turns[window / length % 2], random.below(8) == 0);
         }
-        // Without rests up to ten; of 3000 simulations with rests, one had five.
+        // Without rests up to ten.
         assert!(simulation.most_moves() <= 6, "{:?}", simulation.places);
         bounded(&mut simulation, 240);
         simulation
