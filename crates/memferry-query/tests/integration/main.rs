@@ -12,5 +12,6 @@ mod plans;
 mod prefetch;
 mod rates_support;
 mod replicas;
+mod standing_scan;
 mod store_support;
 mod tables;
