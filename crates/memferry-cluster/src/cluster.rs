@@ -13,8 +13,8 @@ use std::time::Duration;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::error::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::context::SQLOptions;
+use datafusion::execution::{SendableRecordBatchStream, SessionState};
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
@@ -41,6 +41,7 @@ pub struct Cluster {
     channels: Channels,
     partitions: usize,
     options: PlanOptions,
+    template: SessionState,
     /// Workers that did not answer the last question.
     suspects: Mutex<HashSet<String>>,
     /// The last report of each worker.
@@ -70,6 +71,7 @@ impl Cluster {
                 channels: Channels::new(),
                 partitions,
                 options: PlanOptions::default(),
+                template: planning::template(),
                 suspects: Mutex::default(),
                 known: Mutex::default(),
             }),
@@ -292,8 +294,15 @@ impl Cluster {
         sql: &str,
     ) -> Result<Answer, ClusterError> {
         let shared = Arc::new(members.clone());
-        let context =
-            planning::session(description, tables, &shared, channels, self.partitions, self.options)?;
+        let context = planning::session(
+            &self.template,
+            description,
+            tables,
+            &shared,
+            channels,
+            self.partitions,
+            self.options,
+        )?;
         // Tables are those of the description.
         let queries =
             SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);

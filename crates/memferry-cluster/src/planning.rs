@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
+use datafusion::catalog::{
+    CatalogProvider, CatalogProviderList, MemoryCatalogProvider, MemoryCatalogProviderList,
+    MemorySchemaProvider,
+};
 use datafusion::common::Result;
+use datafusion::common::config::CatalogOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_distributed::{
@@ -50,8 +55,34 @@ impl WorkerResolver for AliveWorkers {
     }
 }
 
-/// A session whose tables are those of `reports`, on the workers of `members` that are not lost.
+/// What the sessions of all plans share. Its functions and rules take longer to make than many plans.
+pub(crate) fn template() -> SessionState {
+    let config = SessionConfig::new()
+        .with_information_schema(true)
+        // Each plan has its own.
+        .with_create_default_catalog_and_schema(false);
+    let mut builder = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_physical_optimizer_rule(Arc::new(JoinInPlace))
+        .with_distributed_planner();
+    if let Some(distributed) = builder.query_planner().take() {
+        builder = builder.with_query_planner(Arc::new(ReadReplicas { distributed }));
+    }
+    builder.build()
+}
+
+/// An empty catalog, as a session makes it by default.
+fn catalogs(options: &CatalogOptions) -> Result<Arc<dyn CatalogProviderList>> {
+    let (catalogs, catalog) = (MemoryCatalogProviderList::new(), MemoryCatalogProvider::new());
+    catalog.register_schema(&options.default_schema, Arc::new(MemorySchemaProvider::new()))?;
+    catalogs.register_catalog(options.default_catalog.clone(), Arc::new(catalog));
+    Ok(Arc::new(catalogs))
+}
+
+/// A session of `template` whose tables are those of `reports`, on the workers of `members` that are not lost.
 pub(crate) fn session(
+    template: &SessionState,
     description: &Description,
     reports: &[TableReport],
     members: &Arc<Members>,
@@ -62,34 +93,29 @@ pub(crate) fn session(
     let workers = members.map().workers();
     let urls: Vec<Url> =
         members.alive().into_iter().map(|worker| url(&workers[worker])).collect::<Result<_, _>>()?;
-    let mut config = SessionConfig::new().with_target_partitions(partitions).with_information_schema(true);
+    let mut state = template.clone();
+    let config = state.config_mut();
+    config.options_mut().execution.target_partitions = partitions;
     if !options.dynamic_filters {
-        config.options_mut().optimizer.enable_dynamic_filter_pushdown = false;
-        config.options_mut().optimizer.enable_join_dynamic_filter_pushdown = false;
-        config.options_mut().optimizer.enable_topk_dynamic_filter_pushdown = false;
-        config.options_mut().optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+        let optimizer = &mut config.options_mut().optimizer;
+        optimizer.enable_dynamic_filter_pushdown = false;
+        optimizer.enable_join_dynamic_filter_pushdown = false;
+        optimizer.enable_topk_dynamic_filter_pushdown = false;
+        optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     }
-    let tasks = urls.len();
-    let mut builder = SessionStateBuilder::new()
-        .with_default_features()
-        .with_config(config)
-        .with_physical_optimizer_rule(Arc::new(JoinInPlace))
-        .with_distributed_planner()
-        .with_distributed_worker_resolver(AliveWorkers(urls.clone()))
-        .with_distributed_channel_resolver(channels.clone())
-        .with_distributed_user_codec(ShardCodec)
-        .with_distributed_desired_task_count_handler(tasks_of(urls.len()))
-        .with_distributed_scale_up_leaf_node_handler(variants_of(Arc::clone(members)))
-        .with_distributed_route_tasks_handler(routes_to(urls))
-        // Networks of clusters are about as fast as one core compresses, and the cores have queries to run.
-        .with_distributed_compression(None)?
-        // Nobody reads the metrics that each task would send at its end.
-        .with_distributed_metrics_collection(false)?;
-    if let Some(distributed) = builder.query_planner().take() {
-        builder = builder.with_query_planner(Arc::new(ReadReplicas { distributed, tasks }));
-    }
-    let mut state = builder.build();
-    state.config_mut().set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
+    config.set_distributed_worker_resolver(AliveWorkers(urls.clone()));
+    config.set_distributed_channel_resolver(channels.clone());
+    config.set_distributed_user_codec(ShardCodec);
+    config.set_distributed_desired_task_count_handler(tasks_of(urls.len()));
+    config.set_distributed_scale_up_leaf_node_handler(variants_of(Arc::clone(members)));
+    config.set_distributed_route_tasks_handler(routes_to(urls));
+    // Networks of clusters are about as fast as one core compresses, and the cores have queries to run.
+    config.set_distributed_compression(None)?;
+    // Nobody reads the metrics that each task would send at its end.
+    config.set_distributed_metrics_collection(false)?;
+    config.set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
+    let catalogs = catalogs(&state.config_options().catalog)?;
+    state.register_catalog_list(catalogs);
     let context = SessionContext::new_with_state(state);
     let id = description.id();
     for report in reports {

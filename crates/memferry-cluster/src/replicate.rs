@@ -27,7 +27,10 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::projection::ProjectionExec;
-use datafusion_distributed::{BroadcastExec, DistributedLeafExec, NetworkBoundaryExt, NetworkBroadcastExec};
+use datafusion_distributed::{
+    BroadcastExec, DistributedLeafExec, NetworkBoundaryExt, NetworkBroadcastExec, WorkerResolver,
+    get_distributed_worker_resolver,
+};
 
 use crate::colocate::with_children;
 use crate::scan::{REPLICATED_SHARD, ShardScanExec};
@@ -36,8 +39,6 @@ use crate::scan::{REPLICATED_SHARD, ShardScanExec};
 #[derive(Debug)]
 pub(crate) struct ReadReplicas {
     pub(crate) distributed: Arc<dyn QueryPlanner + Send + Sync>,
-    /// Tasks of a stage, at most.
-    pub(crate) tasks: usize,
 }
 
 #[async_trait]
@@ -48,38 +49,37 @@ impl QueryPlanner for ReadReplicas {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = self.distributed.create_physical_plan(query, session).await?;
-        self.rewritten(plan, false)
+        let tasks = get_distributed_worker_resolver(session.config())?.get_urls()?.len();
+        rewritten(plan, false, tasks)
     }
 }
 
-impl ReadReplicas {
-    /// `on_worker`: whether the plan is executed by workers; the coordinator has no tables.
-    fn rewritten(&self, plan: Arc<dyn ExecutionPlan>, on_worker: bool) -> Result<Arc<dyn ExecutionPlan>> {
-        if plan.children().is_empty() {
-            return Ok(plan);
-        }
-        let below = on_worker || plan.is_network_boundary();
-        let children = plan.children().into_iter().cloned();
-        let children = children.map(|child| self.rewritten(child, below)).collect::<Result<_>>()?;
-        let plan = with_children(&plan, children)?;
-        match broadcast(&plan).filter(|input| on_worker && is_replicated(input)) {
-            Some(input) => self.in_each_task(input),
-            None => Ok(plan),
-        }
+/// `on_worker`: whether the plan is executed by workers; the coordinator has no tables. `tasks`: those of a stage, at most.
+fn rewritten(plan: Arc<dyn ExecutionPlan>, on_worker: bool, tasks: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    if plan.children().is_empty() {
+        return Ok(plan);
     }
+    let below = on_worker || plan.is_network_boundary();
+    let children = plan.children().into_iter().cloned();
+    let children = children.map(|child| rewritten(child, below, tasks)).collect::<Result<_>>()?;
+    let plan = with_children(&plan, children)?;
+    match broadcast(&plan).filter(|input| on_worker && is_replicated(input)) {
+        Some(input) => in_each_task(input, tasks),
+        None => Ok(plan),
+    }
+}
 
-    /// The same rows in each task.
-    fn in_each_task(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-        if let Some(scan) = replicated_scan(plan) {
-            let mut partitions = vec![Vec::new(); scan.partitions().len()];
-            partitions[0].push(REPLICATED_SHARD);
-            let whole: Arc<dyn ExecutionPlan> = Arc::new(scan.of_shards(partitions)?);
-            let variants = vec![Arc::clone(&whole); self.tasks];
-            return Ok(Arc::new(DistributedLeafExec::try_new(whole, variants)?));
-        }
-        let children = plan.children().into_iter().map(|child| self.in_each_task(child));
-        with_children(plan, children.collect::<Result<_>>()?)
+/// The same rows in each task.
+fn in_each_task(plan: &Arc<dyn ExecutionPlan>, tasks: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    if let Some(scan) = replicated_scan(plan) {
+        let mut partitions = vec![Vec::new(); scan.partitions().len()];
+        partitions[0].push(REPLICATED_SHARD);
+        let whole: Arc<dyn ExecutionPlan> = Arc::new(scan.of_shards(partitions)?);
+        let variants = vec![Arc::clone(&whole); tasks];
+        return Ok(Arc::new(DistributedLeafExec::try_new(whole, variants)?));
     }
+    let children = plan.children().into_iter().map(|child| in_each_task(child, tasks));
+    with_children(plan, children.collect::<Result<_>>()?)
 }
 
 /// The rows that are sent to all tasks.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use arrow_flight::flight_service_server::FlightServiceServer;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::DataFusionError;
-use datafusion::execution::TaskContext;
+use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::prelude::SessionContext;
 use datafusion_distributed::{
     DistributedExt, Worker, WorkerPlanRewriteEvent, WorkerPlanRewriteEventResponse, WorkerQueryContext,
@@ -120,20 +120,21 @@ impl ClusterWorker {
     /// The part of the service that executes tasks.
     fn tasks(&self) -> Worker {
         let state = Arc::clone(&self.state);
-        Worker::from_session_builder(move |context: WorkerQueryContext| {
-            let state = Arc::clone(&state);
+        // Functions are the same for each task, and take longer to register than many tasks run. So is the runtime.
+        let template = SessionStateBuilder::new().with_default_features().build();
+        Worker::from_session_builder(move |mut context: WorkerQueryContext| {
+            let (state, mut session) = (Arc::clone(&state), template.clone());
             async move {
                 let sources = state.sources()?;
-                let mut builder = context.builder;
                 let mut memferry = MemferryOptions::default();
                 memferry.prefetch = state.options.prefetch;
-                let config = builder.config().get_or_insert_default();
-                *config = std::mem::take(config).with_option_extension(memferry);
+                let config = session.config_mut();
+                *config = context.builder.config().take().unwrap_or_default().with_option_extension(memferry);
                 config.set_extension(Arc::new(sources));
                 config.set_distributed_user_codec(ShardCodec);
                 config.set_distributed_worker_plan_rewrite_handler(read_ahead);
                 config.set_distributed_channel_resolver(state.channels.for_plan());
-                Ok::<_, DataFusionError>(builder.build())
+                Ok::<_, DataFusionError>(session)
             }
         })
         .with_version(self.state.description.id().to_string())

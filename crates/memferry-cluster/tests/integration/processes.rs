@@ -450,6 +450,78 @@ async fn a_map_that_changes_is_noticed_by_the_next_query() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_map_that_changes_under_a_query_gives_all_rows_or_an_error() {
+    let mut workers = Workers::ready(3).await;
+    let expected = expected(&alone().await, LONG).await;
+    let cluster = workers.cluster();
+    for (version, worker) in [(2, 0), (2, 1), (2, 2), (3, 0)] {
+        let change = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            workers.kill(worker);
+            workers.start(worker, version, &format!("shards = {}", 6 * version));
+        };
+        let began = Instant::now();
+        let (answer, ()) = tokio::join!(cluster.query_whole(LONG), change);
+        assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+        match answer {
+            Ok(answer) => answers_equal(&answer.collect().await.unwrap(), &expected).unwrap(),
+            // With two workers of another version, no worker has some shards.
+            Err(ClusterError::Lost { .. }) => {}
+            Err(error) => panic!("version {version} of worker {worker}: {error}"),
+        }
+        workers.wait(3).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_worker_is_waited_for() {
+    let workers = Workers::ready(3).await;
+    let expected = expected(&alone().await, LONG).await;
+    let cluster = workers.cluster();
+    let slow = async {
+        loop {
+            // It runs a quarter of the time, and answers pings in time.
+            workers.signal(1, libc::SIGSTOP);
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            workers.signal(1, libc::SIGCONT);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let answer = tokio::select! {
+        answer = cluster.query_whole(LONG) => answer.unwrap(),
+        () = slow => unreachable!("it never ends"),
+    };
+    workers.signal(1, libc::SIGCONT);
+    assert_eq!((answer.plans(), answer.lost()), (1, vec![]));
+    answers_equal(&answer.collect().await.unwrap(), &expected).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_dies_leaves_nothing_behind_and_the_next_one_answers() {
+    let workers = Workers::ready(2).await;
+    let mut coordinator = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"))
+        .args(["sql", "--cluster", &workers.addresses[0], LONG])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    coordinator.kill().unwrap();
+    coordinator.wait().unwrap();
+    let next = workers.cluster();
+    let began = Instant::now();
+    while sum(&next, |report| report.ahead).await > 0 {
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "reads of a query go on whose coordinator has died"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let answer = next.query_whole(LONG).await.unwrap();
+    assert_eq!((answer.plans(), answer.lost()), (1, vec![]));
+    answers_equal(&answer.collect().await.unwrap(), &expected(&alone().await, LONG).await).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn wrong_queries_are_errors_of_the_query() {
     let workers = Workers::ready(1).await;
     let cluster = workers.cluster();
