@@ -364,7 +364,7 @@ async fn row_groups_are_read_as_far_away_as_stealing_allows() {
         let table = Arc::new(TieredTable::try_new(Arc::clone(&data), Arc::clone(&tiers)).unwrap());
         context.register_table("t", Arc::clone(&table) as _).unwrap();
         // Thread and node of each evaluation.
-        let seen: Arc<Mutex<BTreeSet<(String, Option<NodeId>)>>> = Arc::default();
+        let seen: Arc<Mutex<BTreeSet<_>>> = Arc::default();
         let (here, on) = (Arc::clone(&seen), Arc::clone(&machine));
         context.register_udf(create_udf(
             "seen",

@@ -57,87 +57,39 @@ fn rows(random: &mut Random) -> RecordBatch {
         0 => String::new(),
         of => format!("{}{}", "letters ".repeat(of as usize), number % 5),
     };
-    let column = |make: &dyn Fn(&mut dyn FnMut(usize) -> Option<u64>) -> ArrayRef, random: &mut Random| {
-        make(&mut |row| value(row, random))
-    };
     let near = |row: usize, number: u64| (row / 700) as i64 * 40 + number as i64 % 50;
-    let key: ArrayRef = Arc::new(Int64Array::from_iter_values((0..ROWS as i64).map(|row| row / 3)));
+    let decimals = |values: Decimal128Array| values.with_precision_and_scale(15, 2).unwrap();
+    // Each column has values of its own: a row, and its value if it has one.
+    let mut values =
+        || -> Vec<(usize, Option<u64>)> { (0..ROWS).map(|row| (row, value(row, random))).collect() };
     let columns: Vec<(&str, ArrayRef)> = vec![
-        ("key", key),
-        (
-            "near",
-            column(
-                &|value| Arc::new((0..ROWS).map(|row| Some(near(row, value(row)?))).collect::<Int64Array>()),
-                random,
-            ),
-        ),
-        (
-            "day",
-            column(
-                &|value| {
-                    Arc::new(
-                        (0..ROWS).map(|row| Some(near(row, value(row)?) as i32)).collect::<Date32Array>(),
-                    )
-                },
-                random,
-            ),
-        ),
-        (
-            "float",
-            column(
-                &|value| Arc::new((0..ROWS).map(|row| value(row).map(float)).collect::<Float64Array>()),
-                random,
-            ),
-        ),
-        (
-            "few",
-            column(
-                &|value| {
-                    let few = |row| value(row).map(|number| i128::from(number % 11) - 5);
-                    Arc::new(
-                        (0..ROWS)
-                            .map(few)
-                            .collect::<Decimal128Array>()
-                            .with_precision_and_scale(15, 2)
-                            .unwrap(),
-                    )
-                },
-                random,
-            ),
-        ),
-        (
-            "many",
-            column(
-                &|value| {
-                    let many = |row| value(row).map(|number| i128::from(number) * row as i128);
-                    Arc::new(
-                        (0..ROWS)
-                            .map(many)
-                            .collect::<Decimal128Array>()
-                            .with_precision_and_scale(15, 2)
-                            .unwrap(),
-                    )
-                },
-                random,
-            ),
-        ),
-        (
-            "word",
-            column(
-                &|value| Arc::new((0..ROWS).map(|row| value(row).map(text)).collect::<StringViewArray>()),
-                random,
-            ),
-        ),
-        (
-            "name",
-            column(
-                &|value| {
-                    let name = |row| value(row).map(|number| format!("name {row} of {}", text(number)));
-                    Arc::new((0..ROWS).map(name).collect::<StringViewArray>())
-                },
-                random,
-            ),
-        ),
+        ("key", Arc::new(Int64Array::from_iter_values((0..ROWS as i64).map(|row| row / 3)))),
+        ("near", {
+            let near = |(row, value): (usize, Option<u64>)| Some(near(row, value?));
+            Arc::new(values().into_iter().map(near).collect::<Int64Array>())
+        }),
+        ("day", {
+            let day = |(row, value): (usize, Option<u64>)| Some(near(row, value?) as i32);
+            Arc::new(values().into_iter().map(day).collect::<Date32Array>())
+        }),
+        ("float", {
+            Arc::new(values().into_iter().map(|(_, value)| value.map(float)).collect::<Float64Array>())
+        }),
+        ("few", {
+            let few = |(_, value): (usize, Option<u64>)| Some(i128::from(value? % 11) - 5);
+            Arc::new(decimals(values().into_iter().map(few).collect()))
+        }),
+        ("many", {
+            let many = |(row, value): (usize, Option<u64>)| Some(i128::from(value?) * row as i128);
+            Arc::new(decimals(values().into_iter().map(many).collect()))
+        }),
+        ("word", {
+            Arc::new(values().into_iter().map(|(_, value)| value.map(text)).collect::<StringViewArray>())
+        }),
+        ("name", {
+            let name = |(row, value): (usize, Option<u64>)| Some(format!("name {row} of {}", text(value?)));
+            Arc::new(values().into_iter().map(name).collect::<StringViewArray>())
+        }),
     ];
     let with_nulls = columns.into_iter().map(|(name, column)| (name, column, name != "key"));
     RecordBatch::try_from_iter_with_nullable(with_nulls).unwrap()
