@@ -8,6 +8,7 @@
 //!    offload   pipeline   clients       a copy; a query with columns brought near; closed-loop scans
 //!    cores     copiers                  copies and reads by cores; copiers that work at the same time
 //!    side_cache           tasks         memory behind a cache in hardware; scans as tasks in queues of domains
+//!                         cluster       queries on several machines with a network between them
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
 //!    placement             whether columns should move to other nodes, by the reads that were measured
@@ -47,6 +48,8 @@
 mod advise;
 #[cfg(feature = "internals")]
 pub(crate) mod clients;
+#[cfg(feature = "internals")]
+pub(crate) mod cluster;
 #[cfg(feature = "internals")]
 pub(crate) mod copiers;
 #[cfg(feature = "internals")]
