@@ -23,7 +23,7 @@ use futures::future::join_all;
 use crate::channels::{Channels, Failures, KEEP_ALIVE};
 use crate::description::{Description, is_address};
 use crate::error::{ClusterError, worker_in};
-use crate::planning::{self, reasons};
+use crate::planning::{self, PlannerOptions, reasons};
 use crate::report::{TableReport, WorkerReport};
 use crate::shards::{Failure, Members, Next, ShardMap};
 
@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_millis(200);
 pub struct Cluster {
     seeds: Vec<String>,
     channels: Channels,
-    partitions: usize,
+    options: PlannerOptions,
     /// Workers that did not answer the last question.
     suspects: Mutex<HashSet<String>>,
 }
@@ -62,10 +62,16 @@ impl Cluster {
             None => Ok(Cluster {
                 seeds: addresses,
                 channels: Channels::new(),
-                partitions,
+                options: PlannerOptions::new(partitions),
                 suspects: Mutex::default(),
             }),
         }
+    }
+
+    /// The same cluster, with other options of the planner.
+    #[must_use]
+    pub(crate) fn planned(self, options: impl Fn(PlannerOptions) -> PlannerOptions) -> Cluster {
+        Cluster { options: options(self.options), ..self }
     }
 
     /// The reports of all workers of the cluster, by address, or why there is none.
@@ -191,7 +197,7 @@ impl Cluster {
             members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
             let channels = self.channels.for_plan();
             let attempt =
-                Attempt::start(&description, &tables, members.clone(), &channels, self.partitions, sql);
+                Attempt::start(&description, &tables, members.clone(), &channels, &self.options, sql);
             let error = match attempt.await {
                 Ok(mut answer) => match answer.fill(whole).await {
                     Ok(()) => {
@@ -258,11 +264,11 @@ impl Attempt {
         tables: &[TableReport],
         members: Members,
         channels: &Channels,
-        partitions: usize,
+        options: &PlannerOptions,
         sql: &str,
     ) -> Result<Answer, ClusterError> {
         let shared = Arc::new(members.clone());
-        let context = planning::session(description, tables, &shared, channels, partitions)?;
+        let context = planning::session(description, tables, &shared, channels, options)?;
         // Tables are those of the description.
         let queries =
             SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
@@ -307,6 +313,11 @@ impl Answer {
     /// The plan, as text.
     pub fn plan(&self) -> String {
         displayable(self.plan.as_ref()).indent(false).to_string()
+    }
+
+    /// The plan.
+    pub(crate) fn physical_plan(&self) -> Arc<dyn ExecutionPlan> {
+        Arc::clone(&self.plan)
     }
 
     /// Waits for the first rows or for all, or the end.

@@ -34,18 +34,41 @@ impl WorkerResolver for AliveWorkers {
     }
 }
 
+/// How queries are planned.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannerOptions {
+    /// Partitions of a task.
+    pub(crate) partitions: usize,
+    /// Most rows and bytes of a table that is broadcast; DataFusion's limits if `None`.
+    pub(crate) broadcast_max: Option<(usize, usize)>,
+    /// Whether tasks send their metrics at their end.
+    pub(crate) are_tasks_counted: bool,
+}
+
+impl PlannerOptions {
+    pub(crate) fn new(partitions: usize) -> PlannerOptions {
+        PlannerOptions { partitions, broadcast_max: None, are_tasks_counted: false }
+    }
+}
+
 /// A session whose tables are those of `reports`, on the workers of `members` that are not lost.
 pub(crate) fn session(
     description: &Description,
     reports: &[TableReport],
     members: &Arc<Members>,
     channels: &Channels,
-    partitions: usize,
+    options: &PlannerOptions,
 ) -> Result<SessionContext, ClusterError> {
     let workers = members.map().workers();
     let urls: Vec<Url> =
         members.alive().into_iter().map(|worker| url(&workers[worker])).collect::<Result<_, _>>()?;
-    let config = SessionConfig::new().with_target_partitions(partitions).with_information_schema(true);
+    let mut config =
+        SessionConfig::new().with_target_partitions(options.partitions).with_information_schema(true);
+    if let Some((rows, bytes)) = options.broadcast_max {
+        let optimizer = &mut config.options_mut().optimizer;
+        optimizer.hash_join_single_partition_threshold_rows = rows;
+        optimizer.hash_join_single_partition_threshold = bytes;
+    }
     let mut state = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
@@ -57,6 +80,8 @@ pub(crate) fn session(
         .with_distributed_desired_task_count_handler(tasks_of(urls.len()))
         .with_distributed_scale_up_leaf_node_handler(variants_of(Arc::clone(members)))
         .with_distributed_route_tasks_handler(routes_to(urls))
+        // Each task would send them at its end.
+        .with_distributed_metrics_collection(options.are_tasks_counted)?
         .build();
     state.config_mut().set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
     let context = SessionContext::new_with_state(state);

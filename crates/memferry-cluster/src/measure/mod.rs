@@ -7,6 +7,7 @@
 //! 3 workers       ─▶ kill -9 of one at a random moment of a random query, again and again
 //! ```
 
+mod work;
 mod workers;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use memferry_query::load::from_plan;
 use memferry_query::{Layout, SessionOptions, TieredTable, Tiers, session};
 use serde::Serialize;
 
+pub use self::work::{WorkArguments, work};
 use self::workers::Workers;
 use crate::error::ClusterError;
 

@@ -12,6 +12,7 @@ use memferry_bench_query::{tpch_file, tpch_table_names};
 use tokio::process::{Child, Command};
 
 use crate::cluster::Cluster;
+use crate::planning::PlannerOptions;
 
 /// The keys of the tables: lineitem and orders are joined in place, and partsupp and part.
 const KEYS: [(&str, &str); 8] = [
@@ -39,6 +40,15 @@ pub(super) struct Workers {
 impl Workers {
     /// Starts them over the files, and waits until they have loaded their tables.
     pub(super) async fn start(count: usize, files: &Path) -> Result<Workers> {
+        Workers::planned(count, files, |options| options).await
+    }
+
+    /// The same, for queries that are planned with other options.
+    pub(super) async fn planned(
+        count: usize,
+        files: &Path,
+        options: impl Fn(PlannerOptions) -> PlannerOptions,
+    ) -> Result<Workers> {
         let directory = tempfile::tempdir()?;
         // All ports at once, so that they differ.
         let listeners =
@@ -54,7 +64,7 @@ impl Workers {
         }
         std::fs::write(directory.path().join("cluster.toml"), description)?;
         let partitions = std::thread::available_parallelism().map_or(1, usize::from);
-        let cluster = Arc::new(Cluster::new(addresses.clone(), partitions)?);
+        let cluster = Arc::new(Cluster::new(addresses.clone(), partitions)?.planned(options));
         let mut workers = Workers { directory, addresses, processes: Vec::new(), cluster };
         for worker in 0..count {
             let process = workers.process(worker)?;
@@ -90,6 +100,11 @@ impl Workers {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// The ids of the processes.
+    pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().filter_map(Child::id)
     }
 
     pub(super) fn cluster(&self) -> &Arc<Cluster> {
