@@ -1,5 +1,7 @@
 //! Errors of clusters.
 
+use std::error::Error as _;
+
 use datafusion::error::DataFusionError;
 use thiserror::Error;
 
@@ -80,6 +82,15 @@ pub enum ClusterError {
         address: String,
         /// The reason.
         source: std::io::Error,
+    },
+    /// A certificate or its key cannot be used.
+    #[error(
+        "certificate and key cannot be used: {}; --tls-certificate and --tls-key must be PEM files",
+        .source.source().map_or_else(|| .source.to_string(), ToString::to_string)
+    )]
+    Certificate {
+        /// The reason.
+        source: tonic::transport::Error,
     },
     /// The address is not in the description.
     #[error(
