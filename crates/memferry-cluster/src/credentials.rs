@@ -151,7 +151,7 @@ impl CredentialArguments {
     /// Reads the files, and the variable.
     ///
     /// # Errors
-    /// Files that cannot be used, a token without TLS on its way to other machines excepted.
+    /// Files or a token that cannot be used.
     pub(crate) fn credentials(&self) -> Result<Credentials> {
         let mut credentials = Credentials::none();
         if let Some(file) = &self.tls_ca {
@@ -172,7 +172,7 @@ impl CredentialArguments {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SecurityArguments {
     /// Certificate of the worker for TLS, a PEM file. It names the host of --name.
-    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "tls_ca")]
     tls_certificate: Option<PathBuf>,
     /// Private key of the certificate, a PEM file.
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
@@ -228,7 +228,6 @@ impl Security {
     }
 
     /// Lets a message pass that has a token.
-    #[expect(clippy::result_large_err, reason = "the type of tonic's interceptors")]
     pub(crate) fn check(&self, request: Request<()>) -> Result<Request<()>, Status> {
         // Tokens of a file do not expire.
         match self.access.user(request.metadata(), Duration::ZERO) {

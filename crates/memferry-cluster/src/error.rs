@@ -1,7 +1,5 @@
 //! Errors of clusters.
 
-use std::error::Error as _;
-
 use datafusion::error::DataFusionError;
 use thiserror::Error;
 
@@ -84,10 +82,7 @@ pub enum ClusterError {
         source: std::io::Error,
     },
     /// A certificate or its key cannot be used.
-    #[error(
-        "certificate and key cannot be used: {}; --tls-certificate and --tls-key must be PEM files",
-        .source.source().map_or_else(|| .source.to_string(), ToString::to_string)
-    )]
+    #[error("certificate and key cannot be used; --tls-certificate and --tls-key must be PEM files that belong together")]
     Certificate {
         /// The reason.
         source: tonic::transport::Error,
