@@ -5,3 +5,4 @@ mod secured;
 mod serve;
 mod shards;
 mod simulation;
+mod stores;
