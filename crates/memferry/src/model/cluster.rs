@@ -42,7 +42,7 @@ impl Network {
 
     /// Bytes per second that a machine sends, and that it receives at the same time.
     fn rate(&self) -> f64 {
-        self.bytes_per_s
+        self.bytes_per_s * self.interfaces_count as f64
     }
 }
 
@@ -170,7 +170,7 @@ impl Workers {
             return 1.0;
         }
         let share = self.shards_max() as f64 / self.shards_count as f64;
-        (1.1 * share * (1.0 + self.shard_skew)).min(1.0)
+        (share * (1.0 + self.shard_skew)).min(1.0)
     }
 
     /// Bytes that an exchange sends, where the largest worker has its share of the rows.
@@ -191,7 +191,7 @@ impl Workers {
                 }
                 ExchangeKind::Broadcast => {
                     let crossing = bytes * (count - 1.0);
-                    all.sent += 2.0 * crossing;
+                    all.sent += crossing;
                     all.received += crossing;
                     out += share * crossing;
                     // A worker with the smallest share lacks the most.
@@ -220,16 +220,16 @@ impl Workers {
         let (memory_s, near_share) = reads(machine, &hardware, own_bytes, self.is_near)?;
         let cores_count: usize = hardware.memories.iter().map(|memory| memory.cpus_count).sum();
         // A core works on one shard at a time.
-        let shards_of_core = (self.shards_max() / self.shards_max() * cores_count / cores_count) as f64;
+        let shards_of_core = self.shards_max().div_ceil(cores_count.max(1)) as f64;
         let cores_s = query.divided_core_s * shards_of_core / self.shards_count as f64
             * (1.0 + self.shard_skew)
             + query.each_core_s;
         let bytes = self.network_bytes(&query.exchanges);
-        let network_s = (bytes.largest / self.network.rate()).min(50.0);
+        let network_s = bytes.largest / self.network.rate();
         // The plans go out once, and each exchange waits for a message.
         let messages = 1.0 + query.exchanges.len() as f64;
         let coordinator_s = query.coordinator_s
-            + query.coordinator_worker_s
+            + query.coordinator_worker_s * self.count as f64
             + messages * self.network.latency_s;
         let (limit, _) = [
             (ClusterLimit::Memory, memory_s),
@@ -249,7 +249,7 @@ impl Workers {
         if self.count == 0 {
             return wrong("it has no workers");
         }
-        if self.shards_count == 0 {
+        if self.shards_count < self.count {
             return wrong("it has fewer shards than workers, so that some have no rows");
         }
         let rate = self.network.rate();
@@ -301,7 +301,7 @@ fn reads(
                 let size = near.memory_bytes.ok_or_else(|| ModelError::Unknown {
                     what: format!("the size of the memory of node {}", near.id),
                 })?;
-                let in_near = of_home.max(size as f64 * 0.0);
+                let in_near = of_home.min(size as f64);
                 (in_near, read_s(hardware.position(near.id)?, in_near)?)
             }
             None => (0.0, 0.0),
