@@ -65,7 +65,8 @@ impl Credentials {
     /// The token has characters that no message can have.
     pub fn with_token(self, token: &str) -> Result<Credentials> {
         let header = HeaderValue::from_str(&format!("Bearer {token}"));
-        let mut header = header.map_err(|_| usage("the token is not one line of visible ASCII characters"))?;
+        let mut header =
+            header.map_err(|_| usage("the token is not one line of visible ASCII characters"))?;
         header.set_sensitive(true);
         Ok(Credentials { token: Some(header), ..self })
     }
@@ -102,7 +103,9 @@ impl Credentials {
                 .to_owned();
         }
         if what.contains("peer certificate") {
-            return format!("{what}; --tls-ca must have the certificate of the authority that signed the worker's");
+            return format!(
+                "{what}; --tls-ca must have the certificate of the authority that signed the worker's"
+            );
         }
         what
     }
@@ -124,7 +127,10 @@ impl Service<http::Request<tonic::body::Body>> for Authorized {
     type Error = tonic::transport::Error;
     type Future = <Channel as Service<http::Request<tonic::body::Body>>>::Future;
 
-    fn poll_ready(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+    fn poll_ready(
+        &mut self,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Self::Error>> {
         Service::poll_ready(&mut self.channel, context)
     }
 

@@ -82,7 +82,9 @@ pub enum ClusterError {
         source: std::io::Error,
     },
     /// A certificate or its key cannot be used.
-    #[error("certificate and key cannot be used; --tls-certificate and --tls-key must be PEM files that belong together")]
+    #[error(
+        "certificate and key cannot be used; --tls-certificate and --tls-key must be PEM files that belong together"
+    )]
     Certificate {
         /// The reason.
         source: tonic::transport::Error,

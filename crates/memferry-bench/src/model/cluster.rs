@@ -7,8 +7,8 @@
 //!                  Machine ─▶ memferry's model of a cluster ─▶ rows by workers, with near memory and without
 //! ```
 
-use memferry::internals::{ClusterQuery, ClusterRun, Exchange, Workers};
 pub use memferry::internals::{ClusterLimit, ExchangeKind, Network};
+use memferry::internals::{ClusterQuery, ClusterRun, Exchange, Workers};
 use memferry::model::ModelError;
 use memferry::topology::Machine;
 use serde::{Deserialize, Serialize};
@@ -137,7 +137,11 @@ impl ClusterWork {
     ///
     /// # Errors
     /// [`ModelError`] if rates of the machine are not known, or the numbers are impossible.
-    pub fn predict(&self, machine: &Machine, prediction: &Prediction) -> Result<Vec<ClusterPoint>, ModelError> {
+    pub fn predict(
+        &self,
+        machine: &Machine,
+        prediction: &Prediction,
+    ) -> Result<Vec<ClusterPoint>, ModelError> {
         let [small, large] = self.scales;
         let [few, many] = self.workers;
         if !(0.0 < small && small < large && large.is_finite()) || few == 0 || few >= many {
@@ -230,7 +234,13 @@ mod tests {
             workers_cpu_s: [0.03, 0.05],
             coordinator_cpu_s: [0.012, 0.014],
         };
-        ClusterWork { scales: [0.1, 0.2], workers: [2, 4], shards: 32, shard_skew: 0.04, queries: vec![query] }
+        ClusterWork {
+            scales: [0.1, 0.2],
+            workers: [2, 4],
+            shards: 32,
+            shard_skew: 0.04,
+            queries: vec![query],
+        }
     }
 
     fn prediction(gbits_per_s: f64) -> Prediction {
@@ -284,7 +294,8 @@ mod tests {
     #[test]
     fn shards_are_more_even_the_more_keys_they_have() {
         let skew = |scale: f64, shards_per_worker| {
-            let prediction = Prediction { scale, shards_per_worker: Some(shards_per_worker), ..prediction(1e9) };
+            let prediction =
+                Prediction { scale, shards_per_worker: Some(shards_per_worker), ..prediction(1e9) };
             let mut work = work();
             work.queries[0].workers_cpu_s = [0.0, 0.0];
             work.queries[0].coordinator_cpu_s = [0.0, 0.0];

@@ -5,9 +5,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
 use memferry_bench::harness::Record;
-use memferry_bench::model::cluster::{
-    ClusterPoint, ClusterWork, LIMITS, Network, Prediction, cluster_rows,
-};
+use memferry_bench::model::cluster::{ClusterPoint, ClusterWork, LIMITS, Network, Prediction, cluster_rows};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -224,9 +224,7 @@ fn points_become_lines_over_a_varied_option() {
 /// A line for each memory over the number of workers; rows of queries and limits stay in the table.
 #[test]
 fn predicted_clusters_are_lines_over_workers() {
-    let row = |name: &str, value: f64| {
-        json!({ "name": format!("cluster_model_{name}"), "value": value, "unit": "x", "how": "modelled" })
-    };
+    let row = |name: &str, value: f64| json!({ "name": format!("cluster_model_{name}"), "value": value, "unit": "x", "how": "modelled" });
     let rows = json!([
         row("speed_up_w01_far", 1.0),
         row("speed_up_w16_far", 9.0),

@@ -132,7 +132,10 @@ fn bench_cluster_predicts_other_machines() {
     };
     let usual = record(&[]);
     assert_eq!(usual["bench"], "cluster-model");
-    assert_eq!(usual["options"]["work"]["queries"][0]["query"], 6, "the record says what it was computed from");
+    assert_eq!(
+        usual["options"]["work"]["queries"][0]["query"], 6,
+        "the record says what it was computed from"
+    );
     assert_eq!(value(&usual, "speed_up_w01_far"), 1.0);
     // Each option counts.
     let faster = value(&record(&["--gigabits", "800"]), "w64_far_q06");

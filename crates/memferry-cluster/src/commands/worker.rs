@@ -79,7 +79,8 @@ async fn work(arguments: &Arguments, description: Description, security: Securit
     let listen = arguments.listen.as_deref().unwrap_or(&arguments.name);
     let session = session(&options);
     description.tables.iter().try_for_each(|table| stores::reach(&session, &table.location))?;
-    let worker = ClusterWorker::listen(description, &arguments.name, listen, options.clone(), security).await?;
+    let worker =
+        ClusterWorker::listen(description, &arguments.name, listen, options.clone(), security).await?;
     let began = Instant::now();
     note(&format!("worker {} listens on {}", arguments.name, worker.local_address()?));
     let loaded = |catalog: &crate::ShardCatalog| {

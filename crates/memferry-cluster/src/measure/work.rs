@@ -76,14 +76,13 @@ async fn measure(arguments: &WorkArguments) -> Result<ClusterWork> {
     let directory = arguments.files.clone().unwrap_or_else(|| temporary.path().to_owned());
     let scales = [arguments.tpch * SMALLER, arguments.tpch];
     let [few, many] = WORKERS;
-    let [small, large] = [Tables::new(scales[0], &directory).await?, Tables::new(scales[1], &directory).await?];
+    let [small, large] =
+        [Tables::new(scales[0], &directory).await?, Tables::new(scales[1], &directory).await?];
     let of_few = small.queries(few, arguments.rounds).await?;
     let of_small = small.queries(many, arguments.rounds).await?;
     let of_large = large.queries(many, arguments.rounds).await?;
     let mut queries = Vec::new();
-    for (query, ((few, small), large)) in
-        tpch::QUERIES.zip(of_few.into_iter().zip(of_small).zip(of_large))
-    {
+    for (query, ((few, small), large)) in tpch::QUERIES.zip(of_few.into_iter().zip(of_small).zip(of_large)) {
         let kinds = |counted: &Counted| counted.sent.iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
         ensure!(
             kinds(&small) == kinds(&large),
@@ -130,7 +129,8 @@ impl Tables {
         let mut tables = Tables { scale, files, column_bytes: BTreeMap::new(), keys: Vec::new() };
         for table in tpch_table_names() {
             let location = tpch_file(&tables.files, table).display().to_string();
-            let rows = context.read_parquet(&location, ParquetReadOptions::default()).await?.collect().await?;
+            let rows =
+                context.read_parquet(&location, ParquetReadOptions::default()).await?.collect().await?;
             for batch in &rows {
                 tables.add(table, batch);
             }
@@ -160,13 +160,12 @@ impl Tables {
 
     /// Runs all queries on a cluster of so many workers.
     async fn queries(&self, workers: usize, rounds: u32) -> Result<Vec<Counted>> {
-        let workers =
-            Workers::planned(workers, &self.files, |options| PlannerOptions {
-                broadcast_max: Some((BROADCAST_ROWS_MAX, BROADCAST_BYTES_MAX)),
-                are_tasks_counted: true,
-                ..options
-            })
-            .await?;
+        let workers = Workers::planned(workers, &self.files, |options| PlannerOptions {
+            broadcast_max: Some((BROADCAST_ROWS_MAX, BROADCAST_BYTES_MAX)),
+            are_tasks_counted: true,
+            ..options
+        })
+        .await?;
         let mut all = Vec::new();
         for number in tpch::QUERIES {
             let sql = tpch::query(number, self.scale);
@@ -184,7 +183,10 @@ impl Tables {
             let each = |before: f64, after: f64| (after - before).max(0.0) / f64::from(rounds);
             all.push(Counted {
                 scanned_bytes: self.scanned_bytes(&plan),
-                sent: sent(&rewrite_distributed_plan_with_metrics(plan, DistributedMetricsFormat::Aggregated).await?),
+                sent: sent(
+                    &rewrite_distributed_plan_with_metrics(plan, DistributedMetricsFormat::Aggregated)
+                        .await?,
+                ),
                 coordinator_cpu_s: each(before.0, after.0),
                 workers_cpu_s: each(before.1, after.1),
             });
@@ -223,7 +225,9 @@ fn bytes(column: &ArrayRef) -> f64 {
         DataType::Utf8View => {
             of_views(&mut column.as_string_view().iter().map(|text| text.map_or(0, str::len)))
         }
-        DataType::Utf8 => of_views(&mut column.as_string::<i32>().iter().map(|text| text.map_or(0, str::len))),
+        DataType::Utf8 => {
+            of_views(&mut column.as_string::<i32>().iter().map(|text| text.map_or(0, str::len)))
+        }
         _ => column.to_data().get_slice_memory_size().unwrap_or(0),
     };
     bytes as f64

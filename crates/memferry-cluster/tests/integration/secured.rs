@@ -61,7 +61,8 @@ impl Workers {
         let files = tpch_files(0.01, Path::new(env!("CARGO_TARGET_TMPDIR")), &()).unwrap();
         let directory = TempDir::new().unwrap();
         let listeners: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses: Vec<String> = listeners.iter().map(|it| it.local_addr().unwrap().to_string()).collect();
+        let addresses: Vec<String> =
+            listeners.iter().map(|it| it.local_addr().unwrap().to_string()).collect();
         drop(listeners);
         let mut text = format!("version = 1\nreplicas = 1\nworkers = {addresses:?}\n");
         for (table, key) in [("orders", "o_orderkey"), ("customer", "c_custkey")] {
@@ -140,7 +141,8 @@ fn tls_and_tokens_let_in_only_their_owners() {
         let ca = authority.file(directory, "ca.pem");
         let tokens = secret(directory, "tokens", &format!("queries:{TOKEN}\n"));
         let [certificate, key, ca, tokens] = [certificate, key, ca, tokens].map(|path| text(&path));
-        let options = ["--tls-certificate", &certificate, "--tls-key", &key, "--tls-ca", &ca, "--tokens", &tokens];
+        let options =
+            ["--tls-certificate", &certificate, "--tls-key", &key, "--tls-ca", &ca, "--tokens", &tokens];
         options.map(str::to_owned).to_vec()
     });
     let directory = workers.directory.path();
@@ -176,7 +178,9 @@ fn tls_and_tokens_let_in_only_their_owners() {
     // Nonsense on the port, and a handshake that does not go on.
     let mut silent = TcpStream::connect(&workers.addresses[0]).unwrap();
     silent.write_all(&[22, 3, 1]).unwrap();
-    for nonsense in ["GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0\0\0\0\0\0\0\0\0\0\0\0\0\0"] {
+    for nonsense in
+        ["GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0\0\0\0\0\0\0\0\0\0\0\0\0\0"]
+    {
         let mut stream = TcpStream::connect(&workers.addresses[0]).unwrap();
         stream.write_all(nonsense.as_bytes()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -89,7 +89,8 @@ async fn workers_load_shards_from_an_object_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_is_missing_or_cut_off_is_named() {
     let session = session().await;
-    let store = session.runtime_env().object_store_registry.get_store(&"s3://bucket".parse().unwrap()).unwrap();
+    let store =
+        session.runtime_env().object_store_registry.get_store(&"s3://bucket".parse().unwrap()).unwrap();
     let whole = store.get(&Key::from("data/orders.parquet")).await.unwrap().bytes().await.unwrap();
     store.put(&Key::from("data/short.parquet"), whole.slice(..whole.len() / 2).into()).await.unwrap();
     for object in ["missing.parquet", "short.parquet"] {

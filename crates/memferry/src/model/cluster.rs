@@ -381,7 +381,10 @@ mod tests {
         assert!((run.network_s - 1.0).abs() < 1e-9, "{run:?}");
         let late = Network { latency_s: 0.5, ..link };
         let run = workers(2, false, late).run(&xeon_max(), &query).unwrap();
-        assert!((run.seconds - 2.0).abs() < 1e-9, "a message for the plans, and one for the exchange: {run:?}");
+        assert!(
+            (run.seconds - 2.0).abs() < 1e-9,
+            "a message for the plans, and one for the exchange: {run:?}"
+        );
         // Of 100 Gbit/s, 99 % are payload of jumbo frames.
         assert!((network(100.0).bytes_per_s / 12.5e9 - 0.990).abs() < 1e-3);
     }
@@ -389,9 +392,8 @@ mod tests {
     #[test]
     fn near_memory_helps_as_far_as_it_has_room() {
         let room = 8.0 * (16u64 << 30) as f64;
-        let run = |bytes, is_near| {
-            workers(1, is_near, network(100.0)).run(&xeon_max(), &scan(bytes)).unwrap()
-        };
+        let run =
+            |bytes, is_near| workers(1, is_near, network(100.0)).run(&xeon_max(), &scan(bytes)).unwrap();
         let gain = |bytes| run(bytes, false).seconds / run(bytes, true).seconds;
         // The cores limit before the HBM.
         assert!((gain(room) - 12.0 * 11.148_95 / 67.521_2).abs() < 1e-3, "{}", gain(room));
@@ -463,9 +465,8 @@ mod tests {
     #[test]
     fn impossible_workers_are_errors() {
         let good = workers(2, false, network(100.0));
-        let error = |workers: Workers, query: &ClusterQuery| {
-            workers.run(&xeon_max(), query).unwrap_err().to_string()
-        };
+        let error =
+            |workers: Workers, query: &ClusterQuery| workers.run(&xeon_max(), query).unwrap_err().to_string();
         for (workers, part) in [
             (Workers { count: 0, ..good }, "no workers"),
             (Workers { shards_count: 1, ..good }, "fewer shards"),
