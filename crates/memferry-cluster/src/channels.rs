@@ -9,7 +9,8 @@ use std::time::Duration;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::{Action, FlightClient, Ticket};
 use async_trait::async_trait;
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -139,19 +140,27 @@ impl Channels {
         Ok(client)
     }
 
-    /// The report of a worker, within `limit`.
-    pub(crate) async fn report(&self, worker: &str, limit: Duration) -> Result<WorkerReport, ClusterError> {
+    /// The report of a worker, within `limit`; `None` if it is still the one with the mark `known`.
+    pub(crate) async fn report(
+        &self,
+        worker: &str,
+        known: Option<u64>,
+        limit: Duration,
+    ) -> Result<Option<WorkerReport>, ClusterError> {
         let failed = |what: String| ClusterError::Worker { worker: worker.to_owned(), what };
         let mut client = self.flight(worker)?;
         let ask = async {
-            let answers = client.do_action(Action::new(ACTION, "")).await?;
+            let answers = client.do_action(Action::new(ACTION, WorkerReport::ask_with(known))).await?;
             answers.try_collect::<Vec<_>>().await
         };
         let answers = match timeout(limit, ask).await {
             Ok(answers) => answers.map_err(|error| failed(self.reason(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {} ms", limit.as_millis()))),
         };
-        serde_json::from_slice(&answers.concat()).map_err(|error| {
+        if known.is_some() && answers.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_slice(&answers.concat()).map(Some).map_err(|error| {
             failed(format!("its report cannot be read ({error}): it is of another version of memferry"))
         })
     }
@@ -182,7 +191,8 @@ impl Channels {
     }
 
     fn received(&self, batch: &RecordBatch) {
-        self.pool.received_bytes.fetch_add(batch.get_array_memory_size() as u64, Ordering::Relaxed);
+        let size_bytes: usize = batch.columns().iter().map(size_bytes).sum();
+        self.pool.received_bytes.fetch_add(size_bytes as u64, Ordering::Relaxed);
     }
 
     /// Names the worker in errors of its connection; other errors are those of the query.
@@ -192,6 +202,18 @@ impl Channels {
         self.failures.add(worker, &what);
         ClusterError::Worker { worker: worker.to_owned(), what }.into()
     }
+}
+
+/// Bytes of the rows of a column: the buffers of a message are those of all its columns.
+fn size_bytes(column: &ArrayRef) -> usize {
+    let text_bytes = match column.data_type() {
+        DataType::Utf8View => column.as_string_view().total_buffer_bytes_used(),
+        DataType::BinaryView => column.as_binary_view().total_buffer_bytes_used(),
+        _ => 0,
+    };
+    // Of types without a size of a slice, the whole.
+    let slice_bytes = column.to_data().get_slice_memory_size();
+    text_bytes + slice_bytes.unwrap_or_else(|_| column.get_array_memory_size())
 }
 
 fn flight_error(error: arrow_flight::error::FlightError) -> DataFusionError {

@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
+use datafusion::catalog::{
+    CatalogProvider, CatalogProviderList, MemoryCatalogProvider, MemoryCatalogProviderList,
+    MemorySchemaProvider,
+};
 use datafusion::common::Result;
+use datafusion::common::config::CatalogOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_distributed::{
@@ -19,11 +24,31 @@ use crate::codec::ShardCodec;
 use crate::colocate::JoinInPlace;
 use crate::description::{Description, TableDescription};
 use crate::error::ClusterError;
+use crate::replicate::ReadReplicas;
 use crate::report::TableReport;
 use crate::scan::ShardScanExec;
 use crate::shards::Members;
 use crate::sources::Sources;
 use crate::table::ShardedTable;
+
+/// Techniques of plans; each can be switched off to measure its gain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Workers begin to read what a plan announces when it arrives, before its stage starts.
+    pub announce: bool,
+    /// Joins and TopK tell scans of their stage which rows they need.
+    pub dynamic_filters: bool,
+    /// Most rows and bytes of a table that is sent to all workers; DataFusion's limits if `None`.
+    pub broadcast_max: Option<(usize, usize)>,
+    /// Tasks send their metrics at their end.
+    pub are_tasks_counted: bool,
+}
+
+impl Default for PlanOptions {
+    fn default() -> PlanOptions {
+        PlanOptions { announce: true, dynamic_filters: true, broadcast_max: None, are_tasks_counted: false }
+    }
+}
 
 /// The workers of a plan, in the order of tasks.
 struct AliveWorkers(Vec<Url>);
@@ -34,73 +59,90 @@ impl WorkerResolver for AliveWorkers {
     }
 }
 
-/// How queries are planned.
-#[derive(Clone, Debug)]
-pub(crate) struct PlannerOptions {
-    /// Partitions of a task.
-    pub(crate) partitions: usize,
-    /// Most rows and bytes of a table that is broadcast; DataFusion's limits if `None`.
-    pub(crate) broadcast_max: Option<(usize, usize)>,
-    /// Whether tasks send their metrics at their end.
-    pub(crate) are_tasks_counted: bool,
-}
-
-impl PlannerOptions {
-    pub(crate) fn new(partitions: usize) -> PlannerOptions {
-        PlannerOptions { partitions, broadcast_max: None, are_tasks_counted: false }
+/// What the sessions of all plans share. Its functions and rules take longer to make than many plans.
+pub(crate) fn template() -> SessionState {
+    let config = SessionConfig::new()
+        .with_information_schema(true)
+        // Each plan has its own.
+        .with_create_default_catalog_and_schema(false);
+    let mut builder = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_physical_optimizer_rule(Arc::new(JoinInPlace))
+        .with_distributed_planner();
+    if let Some(distributed) = builder.query_planner().take() {
+        builder = builder.with_query_planner(Arc::new(ReadReplicas { distributed }));
     }
+    builder.build()
 }
 
-/// A session whose tables are those of `reports`, on the workers of `members` that are not lost.
+/// An empty catalog, as a session makes it by default.
+fn catalogs(options: &CatalogOptions) -> Result<Arc<dyn CatalogProviderList>> {
+    let (catalogs, catalog) = (MemoryCatalogProviderList::new(), MemoryCatalogProvider::new());
+    catalog.register_schema(&options.default_schema, Arc::new(MemorySchemaProvider::new()))?;
+    catalogs.register_catalog(options.default_catalog.clone(), Arc::new(catalog));
+    Ok(Arc::new(catalogs))
+}
+
+/// A session of `template` whose tables are those of `reports`, on the workers of `members` that are not lost.
 pub(crate) fn session(
+    template: &SessionState,
     description: &Description,
     reports: &[TableReport],
     members: &Arc<Members>,
     channels: &Channels,
-    options: &PlannerOptions,
+    partitions: usize,
+    options: PlanOptions,
 ) -> Result<SessionContext, ClusterError> {
     let workers = members.map().workers();
     let urls: Vec<Url> =
         members.alive().into_iter().map(|worker| url(&workers[worker])).collect::<Result<_, _>>()?;
-    let mut config =
-        SessionConfig::new().with_target_partitions(options.partitions).with_information_schema(true);
+    let mut state = template.clone();
+    let config = state.config_mut();
+    config.options_mut().execution.target_partitions = partitions;
     if let Some((rows, bytes)) = options.broadcast_max {
         let optimizer = &mut config.options_mut().optimizer;
         optimizer.hash_join_single_partition_threshold_rows = rows;
         optimizer.hash_join_single_partition_threshold = bytes;
     }
-    let mut state = SessionStateBuilder::new()
-        .with_default_features()
-        .with_config(config)
-        .with_physical_optimizer_rule(Arc::new(JoinInPlace))
-        .with_distributed_planner()
-        .with_distributed_worker_resolver(AliveWorkers(urls.clone()))
-        .with_distributed_channel_resolver(channels.clone())
-        .with_distributed_user_codec(ShardCodec)
-        .with_distributed_desired_task_count_handler(tasks_of(urls.len()))
-        .with_distributed_scale_up_leaf_node_handler(variants_of(Arc::clone(members)))
-        .with_distributed_route_tasks_handler(routes_to(urls))
-        // Each task would send them at its end.
-        .with_distributed_metrics_collection(options.are_tasks_counted)?
-        .build();
-    state.config_mut().set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
+    if !options.dynamic_filters {
+        let optimizer = &mut config.options_mut().optimizer;
+        optimizer.enable_dynamic_filter_pushdown = false;
+        optimizer.enable_join_dynamic_filter_pushdown = false;
+        optimizer.enable_topk_dynamic_filter_pushdown = false;
+        optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    }
+    config.set_distributed_worker_resolver(AliveWorkers(urls.clone()));
+    config.set_distributed_channel_resolver(channels.clone());
+    config.set_distributed_user_codec(ShardCodec);
+    config.set_distributed_desired_task_count_handler(tasks_of(urls.len()));
+    config.set_distributed_scale_up_leaf_node_handler(variants_of(Arc::clone(members)));
+    config.set_distributed_route_tasks_handler(routes_to(urls));
+    // Networks of clusters are about as fast as one core compresses, and the cores have queries to run.
+    config.set_distributed_compression(None)?;
+    // Each task would send them at its end.
+    config.set_distributed_metrics_collection(options.are_tasks_counted)?;
+    config.set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
+    let catalogs = catalogs(&state.config_options().catalog)?;
+    state.register_catalog_list(catalogs);
     let context = SessionContext::new_with_state(state);
     let id = description.id();
     for report in reports {
-        let key = description.table(&report.name).map(TableDescription::key);
+        let key = description.table(&report.name).and_then(TableDescription::key);
         let table = ShardedTable::try_new(id, report, key, Arc::clone(members))?;
-        context.register_table(report.name.as_str(), Arc::new(table))?;
+        context.register_table(report.name.as_str(), Arc::new(table.announced(options.announce)))?;
     }
     Ok(context)
 }
 
-/// A task for each worker, in stages that read shards.
+/// A task for each worker, in stages that read shards; one for a table that one worker can read alone.
 fn tasks_of(
     workers: usize,
 ) -> impl Fn(DesiredTaskCountEvent<'_>) -> Option<Result<DesiredTaskCountEventResponse>> + Send + Sync {
     move |event| {
-        event.plan.downcast_ref::<ShardScanExec>()?;
-        Some(Ok(DesiredTaskCountEventResponse::desired(workers)))
+        let scan = event.plan.downcast_ref::<ShardScanExec>()?;
+        let tasks = if scan.read().key.is_some() { workers } else { 1 };
+        Some(Ok(DesiredTaskCountEventResponse::desired(tasks)))
     }
 }
 
@@ -124,7 +166,7 @@ fn variants(
         members.assign(tasks).map_err(|source| ClusterError::Lost { source, reasons: reasons(members) })?;
     let partitions = scan.partitions().len();
     let variant = |task| -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(scan.of_shards(assignment.partitions(task, partitions))?))
+        Ok(Arc::new(scan.of_shards(scan.with_rows(assignment.partitions(task, partitions)))?))
     };
     let variants = (0..tasks).map(variant).collect::<Result<Vec<_>>>()?;
     let leaf = DistributedLeafExec::try_new(Arc::clone(original), variants)?;

@@ -5,21 +5,27 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use arrow_flight::flight_service_server::FlightServiceServer;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::DataFusionError;
+use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::prelude::SessionContext;
-use datafusion_distributed::{DistributedExt, Worker, WorkerQueryContext};
+use datafusion_distributed::{
+    DistributedExt, Worker, WorkerPlanRewriteEvent, WorkerPlanRewriteEventResponse, WorkerQueryContext,
+};
 use memferry_query::{MemferryOptions, SessionOptions, Tiers};
 use tokio::net::TcpListener;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
+use crate::ahead::Budget;
 use crate::catalog::ShardCatalog;
 use crate::channels::{Channels, KEEP_ALIVE};
 use crate::codec::ShardCodec;
 use crate::credentials::Security;
 use crate::description::Description;
 use crate::error::ClusterError;
+use crate::scan::ShardScanExec;
 use crate::service::{ShardService, WorkerState};
 
 /// A worker that listens and has not loaded its tables yet.
@@ -49,11 +55,18 @@ impl ClusterWorker {
         let listener = TcpListener::bind(listen)
             .await
             .map_err(|source| ClusterError::Listen { address: listen.to_owned(), source })?;
+        let mut mark = [0; 8];
+        getrandom::fill(&mut mark).map_err(|error| {
+            let source = std::io::Error::other(error.to_string());
+            ClusterError::Listen { address: listen.to_owned(), source }
+        })?;
         let state = WorkerState {
             address: address.to_owned(),
+            mark: u64::from_le_bytes(mark),
             description,
             catalog: OnceLock::new(),
             channels: Channels::new(security.credentials.clone()),
+            budget: Budget::default(),
             options,
         };
         Ok(ClusterWorker { state: Arc::new(state), security: Arc::new(security), listener })
@@ -113,23 +126,38 @@ impl ClusterWorker {
         }
     }
 
+    /// The part of the service that executes tasks.
     fn tasks(&self) -> Worker {
         let state = Arc::clone(&self.state);
-        Worker::from_session_builder(move |context: WorkerQueryContext| {
-            let state = Arc::clone(&state);
+        // Functions are the same for each task, and take longer to register than many tasks run. So is the runtime.
+        let template = SessionStateBuilder::new().with_default_features().build();
+        Worker::from_session_builder(move |mut context: WorkerQueryContext| {
+            let (state, mut session) = (Arc::clone(&state), template.clone());
             async move {
                 let sources = state.sources()?;
-                let mut builder = context.builder;
                 let mut memferry = MemferryOptions::default();
                 memferry.prefetch = state.options.prefetch;
-                let config = builder.config().get_or_insert_default();
-                *config = std::mem::take(config).with_option_extension(memferry);
+                let config = session.config_mut();
+                *config = context.builder.config().take().unwrap_or_default().with_option_extension(memferry);
                 config.set_extension(Arc::new(sources));
                 config.set_distributed_user_codec(ShardCodec);
+                config.set_distributed_worker_plan_rewrite_handler(read_ahead);
                 config.set_distributed_channel_resolver(state.channels.for_plan());
-                Ok::<_, DataFusionError>(builder.build())
+                Ok::<_, DataFusionError>(session)
             }
         })
         .with_version(self.state.description.id().to_string())
     }
+}
+
+/// Begins to read what the scans of a plan that has arrived will read, if the plan announces it. The plan stays as it is.
+fn read_ahead(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEventResponse, DataFusionError> {
+    let context = Arc::new(TaskContext::default().with_session_config(event.session_config.clone()));
+    event.plan.apply(|node| {
+        if let Some(scan) = node.downcast_ref::<ShardScanExec>() {
+            scan.read_ahead(&context)?;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(WorkerPlanRewriteEventResponse::new(event.plan))
 }

@@ -29,7 +29,7 @@ use memferry_bench_query::{tpch, tpch_file, tpch_files, tpch_table_names};
 
 use super::workers::Workers;
 use crate::description::SHARDS_PER_WORKER;
-use crate::planning::PlannerOptions;
+use crate::planning::PlanOptions;
 use crate::scan::ShardScanExec;
 use crate::shards::ShardKey;
 
@@ -160,21 +160,21 @@ impl Tables {
 
     /// Runs all queries on a cluster of so many workers.
     async fn queries(&self, workers: usize, rounds: u32) -> Result<Vec<Counted>> {
-        let workers = Workers::planned(workers, &self.files, |options| PlannerOptions {
+        let workers = Workers::all_sharded(workers, &self.files).await?;
+        let cluster = workers.cluster_with(PlanOptions {
             broadcast_max: Some((BROADCAST_ROWS_MAX, BROADCAST_BYTES_MAX)),
             are_tasks_counted: true,
-            ..options
-        })
-        .await?;
+            ..PlanOptions::default()
+        })?;
         let mut all = Vec::new();
         for number in tpch::QUERIES {
             let sql = tpch::query(number, self.scale);
             // The first run makes connections.
-            workers.cluster().query(&sql).await?.collect().await?;
+            cluster.query(&sql).await?.collect().await?;
             let before = (cpu_s("self")?, workers_cpu_s(&workers)?);
             let mut plan = None;
             for _ in 0..rounds {
-                let answer = workers.cluster().query(&sql).await?;
+                let answer = cluster.query(&sql).await?;
                 plan = Some(answer.physical_plan());
                 answer.collect().await?;
             }

@@ -12,7 +12,8 @@ use memferry_bench_query::{tpch_file, tpch_table_names};
 use tokio::process::{Child, Command};
 
 use crate::cluster::Cluster;
-use crate::planning::PlannerOptions;
+use crate::planning::PlanOptions;
+use crate::report::WorkerReport;
 
 /// The keys of the tables: lineitem and orders are joined in place, and partsupp and part.
 const KEYS: [(&str, &str); 8] = [
@@ -26,6 +27,14 @@ const KEYS: [(&str, &str); 8] = [
     ("region", "r_regionkey"),
 ];
 
+/// The first of them are sharded, and the others are on each worker.
+const SHARDED: usize = 5;
+
+/// Partitions of a task: as many as of the process beside.
+fn partitions() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// How long a worker may take to load its tables.
 const LOADING_MAX: Duration = Duration::from_secs(300);
 
@@ -38,17 +47,17 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts them over the files, and waits until they have loaded their tables.
+    /// Starts them over the files, and waits until they have loaded their tables. Small tables are on each worker.
     pub(super) async fn start(count: usize, files: &Path) -> Result<Workers> {
-        Workers::planned(count, files, |options| options).await
+        Workers::with_keys(count, files, &KEYS[..SHARDED]).await
     }
 
-    /// The same, for queries that are planned with other options.
-    pub(super) async fn planned(
-        count: usize,
-        files: &Path,
-        options: impl Fn(PlannerOptions) -> PlannerOptions,
-    ) -> Result<Workers> {
+    /// The same with all tables sharded, as large ones are.
+    pub(super) async fn all_sharded(count: usize, files: &Path) -> Result<Workers> {
+        Workers::with_keys(count, files, &KEYS).await
+    }
+
+    async fn with_keys(count: usize, files: &Path, keys: &[(&str, &str)]) -> Result<Workers> {
         let directory = tempfile::tempdir()?;
         // All ports at once, so that they differ.
         let listeners =
@@ -59,12 +68,13 @@ impl Workers {
         let mut description = format!("version = 1\nworkers = {addresses:?}\n");
         for table in tpch_table_names() {
             let location = tpch_file(files, table);
-            let (_, key) = KEYS.iter().find(|(name, _)| *name == table).context("a table without key")?;
-            write!(description, "[[tables]]\nname = {table:?}\nlocation = {location:?}\nkey = {key:?}\n")?;
+            writeln!(description, "[[tables]]\nname = {table:?}\nlocation = {location:?}")?;
+            if let Some((_, key)) = keys.iter().find(|(name, _)| *name == table) {
+                writeln!(description, "key = {key:?}")?;
+            }
         }
         std::fs::write(directory.path().join("cluster.toml"), description)?;
-        let partitions = std::thread::available_parallelism().map_or(1, usize::from);
-        let cluster = Arc::new(Cluster::new(addresses.clone(), partitions)?.planned(options));
+        let cluster = Arc::new(Cluster::new(addresses.clone(), partitions())?);
         let mut workers = Workers { directory, addresses, processes: Vec::new(), cluster };
         for worker in 0..count {
             let process = workers.process(worker)?;
@@ -111,10 +121,16 @@ impl Workers {
         &self.cluster
     }
 
-    /// Bytes that all workers have received from each other.
-    pub(super) async fn received_bytes(&self, cluster: &Cluster) -> Result<u64> {
+    /// The same workers, with plans of `options`.
+    pub(super) fn cluster_with(&self, options: PlanOptions) -> Result<Cluster> {
+        Ok(Cluster::new(self.addresses.clone(), partitions())?.with_options(options))
+    }
+
+    /// Bytes that all workers have read, and received from each other.
+    pub(super) async fn bytes(&self, cluster: &Cluster) -> Result<(u64, u64)> {
         let reports = cluster.reports().await?;
-        Ok(reports.values().flatten().map(|report| report.received_bytes).sum())
+        let sum = |of: fn(&WorkerReport) -> u64| reports.values().flatten().map(of).sum();
+        Ok((sum(|report| report.read_bytes), sum(|report| report.received_bytes)))
     }
 
     /// As `kill -9`.
