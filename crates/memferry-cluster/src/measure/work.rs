@@ -27,6 +27,7 @@ use datafusion_distributed::{
 use memferry_bench::model::cluster::{ClusterWork, ExchangeKind, ExchangeWork, QueryWork};
 use memferry_bench_query::{tpch, tpch_file, tpch_files, tpch_table_names};
 
+use super::median;
 use super::workers::Workers;
 use crate::description::SHARDS_PER_WORKER;
 use crate::planning::PlanOptions;
@@ -174,24 +175,26 @@ impl Tables {
             let sql = tpch::query(number, self.scale);
             // The first run makes connections.
             cluster.query(&sql).await?.collect().await?;
-            let before = (cpu_s("self")?, workers_cpu_s(&workers)?);
+            let (mut of_coordinator, mut of_workers) = (Vec::new(), Vec::new());
             let mut plan = None;
             for _ in 0..rounds {
+                let before = (cpu_s("self")?, workers_cpu_s(&workers)?);
                 let answer = cluster.query(&sql).await?;
                 plan = Some(answer.physical_plan());
                 answer.collect().await?;
+                // A thread that has ended meanwhile takes its time away.
+                of_coordinator.push((cpu_s("self")? - before.0).max(0.0));
+                of_workers.push((workers_cpu_s(&workers)? - before.1).max(0.0));
             }
-            let after = (cpu_s("self")?, workers_cpu_s(&workers)?);
             let plan = plan.context("a query runs at least once")?;
-            let each = |before: f64, after: f64| (after - before).max(0.0) / f64::from(rounds);
             all.push(Counted {
                 scanned_bytes: self.scanned_bytes(&plan),
                 sent: sent(
                     &rewrite_distributed_plan_with_metrics(plan, DistributedMetricsFormat::Aggregated)
                         .await?,
                 ),
-                coordinator_cpu_s: each(before.0, after.0),
-                workers_cpu_s: each(before.1, after.1),
+                coordinator_cpu_s: median(&mut of_coordinator),
+                workers_cpu_s: median(&mut of_workers),
             });
         }
         Ok(all)
