@@ -241,7 +241,7 @@ impl TiersBuilder {
         let cache = cache.build()?;
         let near_is_faster = faster.contains(&near);
         let near = memories[&near].clone();
-        let files = StoredFiles::new(cache.clone(), near.node, near.budget_bytes);
+        let files = StoredFiles::new(cache.clone(), near.node, near.budget_bytes, self.machine.storage());
         Ok(Arc::new(Tiers {
             machine: self.machine,
             mover,

@@ -4,6 +4,7 @@
 //! paths     each CPU node x each memory node: latency, reading, writing, copying; of hardware threads, of all together
 //! copies    methods by size, in caches and elsewhere; the straight line through a core's copies; the cost of waking a worker
 //! devices   each usable DSA: its rate, and the core's cost of submitting a copy
+//! storage   the disk below a directory, if one is given: reads by size and depth
 //!   └─▶ Calibration ─▶ Machine with links, parameters and facts ─▶ profile_text, model
 //! check     copies of other sizes and by other numbers of cores, beside the predictions of the model
 //! ```
@@ -25,6 +26,7 @@ mod error;
 mod fit;
 mod memory_paths;
 mod sampling;
+mod storage;
 
 pub use check::{Check, Checked};
 pub use copies::{Copies, CopyRate, best_methods};
@@ -33,9 +35,10 @@ pub use error::CalibrateError;
 pub use fit::{Line, Spread};
 use memferry::internals::{Basis, Fact, Measured, Parameter};
 use memferry::mover::CopyMethods;
-use memferry::topology::{Link, Machine, Node, NodeId};
+use memferry::topology::{Link, Machine, Node, NodeId, Storage};
 pub use memory_paths::MemoryPath;
 pub use sampling::{Sampling, SamplingPlan};
+pub use storage::{StorageProbe, StorageRateError};
 
 use self::arenas::Arenas;
 use self::sampling::Sampler;
@@ -208,8 +211,8 @@ impl Calibration {
         })
     }
 
-    /// The machine with these results and with `others`. `name` and `what` describe the measurement: in short, and with date,
-    /// version and machine.
+    /// The machine with these results, with `others` and with `storage`. `name` and `what` describe the measurement: in
+    /// short, and with date, version and machine.
     ///
     /// # Errors
     /// [`CalibrateError::Topology`] for impossible values, such as an infinite rate.
@@ -217,6 +220,7 @@ impl Calibration {
         &self,
         machine: Machine,
         others: Vec<Parameter>,
+        storage: Vec<Storage>,
         (name, what): (&str, &str),
     ) -> Result<Machine, CalibrateError> {
         let mut parameters = self.parameters(&machine, name);
@@ -229,6 +233,7 @@ impl Calibration {
             parameters,
             copy_methods: Some(self.methods),
             facts: self.facts(name),
+            storage,
         };
         Ok(machine.with_measured(measured)?)
     }

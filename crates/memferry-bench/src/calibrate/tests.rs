@@ -34,11 +34,14 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
     assert!(!best_methods(&calibration.copies.rates).is_empty());
 
     let others = vec![parameter("filter_mb_per_s", 1000.0, "a test")];
-    let calibrated = calibration.apply(machine.clone(), others, NAME).unwrap();
+    let rate = memferry::topology::ReadRate { size_bytes: 4096, depth: 1, mb_per_s: 40.0 };
+    let storage = Storage::new("/data".into(), 1e5, vec![rate], format!("{}: a test", NAME.0)).unwrap();
+    let calibrated = calibration.apply(machine.clone(), others, vec![storage], NAME).unwrap();
     let text = calibrated.profile_text(NAME.0).unwrap();
     let profile = Machine::from_profile_text("calibrated", &text).unwrap();
     assert_eq!(profile.parameters(), calibrated.parameters());
     assert_eq!(profile.facts(), calibrated.facts());
+    assert_eq!((profile.storage().len(), profile.storage()), (1, calibrated.storage()));
     assert_eq!(profile.copy_methods(), Some(calibration.methods), "{text}");
     assert!(profile.parameters().iter().all(|it| it.basis == Basis::Measured), "{text}");
     assert!(profile.references()[NAME.0].contains("best of 1 passes with 2"), "{text}");

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use memferry::topology::Machine;
+use memferry::topology::{Machine, Storage};
 use memferry_bench::calibrate::{
-    self, Calibration, Calibrator, Check, Checked, Devices, SamplingPlan, best_methods,
+    self, Calibration, Calibrator, Check, Checked, Devices, SamplingPlan, StorageProbe, best_methods,
 };
 use memferry_bench::dsa::are_devices_emulated;
 use memferry_bench::harness::{Estimate, Peer, Provenance, Record, Row};
@@ -26,8 +26,8 @@ use crate::topology;
 /// Measures this machine in less than two minutes, and writes a profile for the model.
 ///
 /// It measures latency and bandwidth from each node's CPUs to each memory, copies by method and size, copies by each DSA
-/// and the cost of their submission, waking a worker, and scans. More nodes mean fewer samples of each figure; the output
-/// has their number. Run it on an idle machine: other programs make everything slower.
+/// and the cost of their submission, waking a worker, scans, and with `--storage` a disk. More nodes mean fewer samples of
+/// each figure; the output has their number. Run it on an idle machine: other programs make everything slower.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Write the profile to this file: on this machine for `memferry sql --calibration FILE` and others, anywhere for
@@ -38,6 +38,10 @@ pub(crate) struct Arguments {
     /// takes up to twice as long.
     #[arg(long)]
     check: bool,
+    /// Also measure the storage of this directory, for scans of files on its file system: writes a file of 256 MiB there and
+    /// removes it; may be repeated.
+    #[arg(long, value_name = "DIR", conflicts_with = "profile")]
+    storage: Vec<PathBuf>,
     /// Check this profile of this machine from an earlier run instead of measuring a new one.
     #[arg(long, value_name = "FILE", requires = "check", conflicts_with = "out")]
     profile: Option<String>,
@@ -69,6 +73,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         // Check before measuring for minutes. An old profile stays until the new one is complete.
         check_writable(file).with_context(|| not_written("profile", "--out", file))?;
     }
+    let plan = arguments.effort();
+    let probes = arguments.storage.iter().map(|directory| StorageProbe::new(directory, plan));
+    let probes = probes.collect::<Result<Vec<_>, _>>()?;
     let keep = arguments.keep();
     let directory = keep.directory(arguments.quick)?;
     let machine = Arc::new(Machine::discover()?);
@@ -76,15 +83,16 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "quick": arguments.quick,
         "check": arguments.check,
         "machine_profile": arguments.profile,
+        "storage": arguments.storage,
         "profile": BUILD_PROFILE,
     });
     let mut record: Record = start_record("calibrate", Machine::clone(&machine), 0, options);
     let scans = Scans::new(&machine, arguments.effort())?;
     let own_profile = arguments.profile.as_deref().map(|name| topology::open(Some(name))).transpose()?;
-    let passes = passes(&machine, &scans, arguments)?;
+    let passes = passes(&machine, &scans, (&probes, &source_of(&record)), arguments)?;
     let profile = match (own_profile, passes.calibrated) {
-        (None, Some((calibration, times))) => {
-            let measured = measured(&machine, &scans, &calibration, &times, arguments, &record)?;
+        (None, Some(calibrated)) => {
+            let measured = measured(&machine, &scans, calibrated, arguments, &record)?;
             record.rows.extend(measured.rows);
             if let Some(file) = &arguments.out {
                 let text = measured.profile.profile_text(&measured.source)?;
@@ -132,9 +140,28 @@ struct Measured {
     notes: Vec<String>,
 }
 
+/// What a calibration measures.
+struct Calibrated {
+    calibration: Calibration,
+    times: Times,
+    /// One for each directory.
+    storage: Vec<Storage>,
+}
+
+impl Calibrated {
+    fn or_better(self, other: Calibrated) -> Result<Calibrated> {
+        let storage = self.storage.into_iter().zip(&other.storage);
+        Ok(Calibrated {
+            storage: storage.map(|(one, other)| one.or_better(other)).collect(),
+            calibration: self.calibration.or_better(other.calibration)?,
+            times: self.times.or_better(other.times),
+        })
+    }
+}
+
 /// The combined results of all passes.
 struct Passes {
-    calibrated: Option<(Calibration, Times)>,
+    calibrated: Option<Calibrated>,
     checked: Option<(Check, Vec<CheckedScan>)>,
 }
 
@@ -142,14 +169,21 @@ struct Passes {
 const AGAIN_MAX: usize = 10;
 
 /// Calibrates and checks in turns, so that both see the machine in the same condition.
-fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Passes> {
+fn passes(
+    machine: &Machine,
+    scans: &Scans,
+    (probes, source): (&[StorageProbe], &str),
+    arguments: &Arguments,
+) -> Result<Passes> {
     let mut effort = arguments.effort();
     let calibrates = arguments.profile.is_none();
     if calibrates && arguments.check {
         effort.limit *= 2;
     }
     let mut calibrator = Calibrator::new(machine, effort, are_devices_emulated())?;
-    let calibration_steps = if calibrates { calibrator.steps_count() + scans::STEPS_COUNT } else { 0 };
+    let storage_steps = probes.len() * StorageProbe::STEPS_COUNT;
+    let calibration_steps =
+        if calibrates { calibrator.steps_count() + scans::STEPS_COUNT + storage_steps } else { 0 };
     let check_steps = if arguments.check { 1 + scans::CHECK_STEPS_COUNT } else { 0 };
     let bar = Bar::of("measuring this machine", effort.passes * (calibration_steps + check_steps));
     let mut step = || bar.advance(1);
@@ -158,10 +192,12 @@ fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Pas
     for _ in 0..effort.passes {
         let pass_begin = Instant::now();
         if calibrates {
-            let (one, times) = (calibrator.pass(&mut step)?, scans.measure(&mut step)?);
+            let (calibration, times) = (calibrator.pass(&mut step)?, scans.measure(&mut step)?);
+            let storage = probes.iter().map(|probe| probe.pass(source, &mut step));
+            let one = Calibrated { calibration, times, storage: storage.collect::<Result<_, _>>()? };
             all.calibrated = Some(match all.calibrated {
-                Some((best, best_times)) => (best.or_better(one)?, best_times.or_better(times)),
-                None => (one, times),
+                Some(best) => best.or_better(one)?,
+                None => one,
             });
         }
         if arguments.check {
@@ -178,7 +214,7 @@ fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Pas
         }
     }
     // Measure only the disturbed scans again.
-    if let Some((_, times)) = &mut all.calibrated {
+    if let Some(Calibrated { times, .. }) = &mut all.calibrated {
         for _ in 0..AGAIN_MAX {
             if times.make_sense() {
                 break;
@@ -192,19 +228,21 @@ fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Pas
 fn measured(
     machine: &Arc<Machine>,
     scans: &Scans,
-    calibration: &Calibration,
-    times: &Times,
+    calibrated: Calibrated,
     arguments: &Arguments,
     record: &Record,
 ) -> Result<Measured> {
-    let source = format!("calibrated {}", &record.started[..10]);
-    let others = scans.parameters(times, &source)?;
+    let Calibrated { calibration, times, storage } = calibrated;
+    let source = source_of(record);
+    let others = scans.parameters(&times, &source)?;
     let quick = if arguments.quick { ", --quick: too little memory to be true" } else { "" };
     let Record { version, commit, started, .. } = record;
     let what = format!("memferry calibrate {version} ({commit}) on {}, {started}{quick}", machine.name());
-    let mut rows = link_rows(calibration);
+    let mut rows = link_rows(&calibration);
+    rows.extend(storage.iter().flat_map(storage_rows));
     rows.extend(others.iter().map(|it| row(it.name.clone(), it.value, unit_of(&it.name))));
-    let profile = calibration.apply(Machine::clone(machine), others, (&source, &what))?;
+    let notes_on_storage: Vec<String> = storage.iter().map(storage_note).collect();
+    let profile = calibration.apply(Machine::clone(machine), others, storage, (&source, &what))?;
     let best = best_methods(&calibration.copies.rates);
     let best: Vec<String> =
         best.iter().map(|(method, bytes)| format!("{} from {bytes} bytes on", method.name())).collect();
@@ -213,6 +251,10 @@ fn measured(
         format!("fastest copies of memory that no cache holds: {}", best.join(", ")),
     ];
     notes.extend(device_notes(&calibration.devices));
+    if notes_on_storage.is_empty() {
+        notes.push("storage was not measured; `--storage DIR` measures the one of a directory".to_owned());
+    }
+    notes.extend(notes_on_storage);
     Ok(Measured { profile, source, rows, notes })
 }
 
@@ -235,6 +277,35 @@ fn device_notes(devices: &Devices) -> Vec<String> {
     }
     notes.extend(devices.diagnostics.iter().map(|diagnostic| format!("DSA: {diagnostic}")));
     notes
+}
+
+/// The prefix of the sources of a measurement.
+fn source_of(record: &Record) -> String {
+    format!("calibrated {}", &record.started[..10])
+}
+
+fn storage_note(storage: &Storage) -> String {
+    let best = storage.rates.iter().map(|rate| rate.mb_per_s).fold(0.0, f64::max);
+    format!(
+        "storage {}: {:.0} MB/s at most, within 5 % from {} large reads in flight on, {:.0} us for a small one",
+        storage.directory.display(),
+        best,
+        storage.depth_best,
+        storage.latency_ns / 1e3
+    )
+}
+
+fn storage_rows(storage: &Storage) -> Vec<Row> {
+    let directory = storage.directory.display();
+    let mut rows = vec![
+        row(format!("storage_latency_{directory}"), storage.latency_ns, "ns"),
+        row(format!("storage_depth_best_{directory}"), f64::from(storage.depth_best), "reads"),
+    ];
+    for rate in &storage.rates {
+        let name = format!("storage_{}_depth_{}_{directory}", rate.size_bytes, rate.depth);
+        rows.push(row(name, rate.mb_per_s, "MB/s"));
+    }
+    rows
 }
 
 fn row(name: String, value: f64, unit: &'static str) -> Row {

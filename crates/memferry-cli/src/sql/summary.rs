@@ -37,13 +37,23 @@ impl Summary<'_> {
             0 => String::new(),
             groups => format!("; {} decoded already", count(groups as usize, "row group")),
         };
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let predicted = match (self.files.time_predicted, self.files.decisions_again) {
+            (Duration::ZERO, _) => String::new(),
+            (time, again) => format!(
+                "; scans took {:.1} ms, predicted {:.1} ms{}",
+                ms(self.files.time_actual),
+                ms(time),
+                if again > 0 { format!(", decided again {again}x") } else { String::new() }
+            ),
+        };
         format!(
-            "files: {} in {}, {} of it ahead of need; {} were near{decoded}; waited {:.1} ms",
+            "files: {} in {}, {} of it ahead of need; {} were near{decoded}; waited {:.1} ms{predicted}",
             size(bytes_read),
             count(requests as usize, "request"),
             size(bytes_read_ahead),
             size(near),
-            time_waiting.as_secs_f64() * 1e3
+            ms(time_waiting)
         )
     }
 
@@ -107,6 +117,9 @@ impl Summary<'_> {
             "file_bytes_requested": self.files.bytes_requested,
             "file_requests": self.files.requests,
             "file_hit_ratio": self.files.hit_ratio(),
+            "file_predicted_seconds": self.files.time_predicted.as_secs_f64(),
+            "file_actual_seconds": self.files.time_actual.as_secs_f64(),
+            "file_decisions_again": self.files.decisions_again,
             "decoded_row_groups": self.files.decoded_row_groups,
             "decoded_row_groups_missed": self.files.decoded_row_groups_missed,
             "decoded_bytes_kept": self.files.decoded_bytes_kept,

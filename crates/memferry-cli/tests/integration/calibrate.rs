@@ -78,6 +78,65 @@ fn other_commands_accept_the_profile() {
     assert!(predicted.clone().all(|row| row["peer_value"].as_f64().unwrap() > 0.0), "{checked:?}");
 }
 
+/// The storage of a directory is a part of the profile, and scans of files there predict with its rates.
+#[test]
+fn storage_is_measured_for_scans_of_files() {
+    // A directory of the build is on a disk; /tmp may be memory.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let data = directory.path().join("data");
+    fs::create_dir(&data).unwrap();
+    let file = directory.path().join("mine.json");
+    let (name, data) = (file.to_str().unwrap(), data.to_str().unwrap());
+    let first = memferry(&["calibrate", "--quick", "--storage", data, "--out", name]).output().unwrap();
+    if text(&first.stderr).contains("does not read past the page cache") {
+        return skip(Needs::Kernel("O_DIRECT"), text(&first.stderr));
+    }
+    let printed = text(&calibrate(&["--storage", data, "--out", name]).stdout).to_owned();
+    for part in ["storage_latency_", "storage_524288_depth_64_", "storage_depth_best_"] {
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
+    }
+    assert_eq!(fs::read_dir(data).unwrap().count(), 0, "no file is left");
+    let mut profile: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let storage = &profile["storage"][0];
+    assert_eq!(storage["directory"], fs::canonicalize(data).unwrap().to_str().unwrap());
+    assert_eq!(storage["rates"].as_array().unwrap().len(), 21, "{storage}");
+    let topology = prints_json(&["topology", "--profile", name, "--json"]);
+    assert_eq!(topology["storage"], profile["storage"]);
+
+    let table = format!("{data}/t.parquet");
+    prints(&["sql", &format!("copy (select value as a from generate_series(1, 10000)) to '{table}'")]);
+    let (table, query) = (format!("t={table}"), "explain select sum(a) from t");
+    let explained = |profile: &[&str]| {
+        prints(&[&["sql", "--table", &table, "--format", "csv"], profile, &[query]].concat())
+    };
+    let with = explained(&["--calibration", name]);
+    assert!(with.contains(" ms a partition (storage ") && with.contains(" on demand, reading "), "{with}");
+    assert!(!explained(&[]).contains("predicted"), "nothing is known of the storage");
+    let run = prints(&["sql", "--table", &table, "--calibration", name, "--explain", "select sum(a) from t"]);
+    assert!(run.contains("; predicted ") && run.contains(" ms, took "), "{run}");
+
+    // A profile of an earlier version has no storage.
+    profile.as_object_mut().unwrap().remove("storage");
+    fs::write(&file, profile.to_string()).unwrap();
+    assert!(!explained(&["--calibration", name]).contains("predicted"));
+}
+
+#[test]
+fn storage_that_cannot_be_measured_is_an_error_before_the_measurement() {
+    let missing = memferry(&["calibrate", "--storage", "/no/such"]).output().unwrap();
+    says(&missing, FAILURE, &["cannot use /no/such", "give a directory that can be written"]);
+    let is_memory = fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" /dev/shm ");
+    if !is_memory {
+        return skip(Needs::Kernel("tmpfs"), "/dev/shm is no file system of its own");
+    }
+    let memory = memferry(&["calibrate", "--storage", "/dev/shm"]).output().unwrap();
+    says(
+        &memory,
+        FAILURE,
+        &["/dev/shm does not read past the page cache (it is tmpfs)", "a directory on a disk"],
+    );
+}
+
 /// Under `memferry emulate` the devices are emulated. They are measured like others, and the profile marks them as
 /// emulated.
 #[test]

@@ -22,6 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::chunks::{Chunk, Chunks};
+use super::forecast::Volume;
 use super::prune::RowGroup;
 use super::source::{RangeSource, Read};
 
@@ -109,6 +110,20 @@ impl ReadAhead {
             window_bytes,
             distance_groups: 0,
         }
+    }
+
+    /// All that is predicted to be read.
+    pub(crate) fn volume(&self, source: &dyn RangeSource) -> Volume {
+        let mut volume = Volume { groups_count: self.groups.len() as u64, ..Volume::default() };
+        for group in &self.groups {
+            let leaves = self.phases.iter().flat_map(|phase| &phase.leaves);
+            let ranges = leaves.flat_map(|&leaf| self.chunks.demanded(group, leaf)).collect();
+            for read in source.merge(ranges) {
+                volume.bytes += read.end - read.start;
+                volume.reads_count += 1;
+            }
+        }
+        volume
     }
 
     /// Whether the decoder moves to another row group with these ranges.
@@ -214,6 +229,11 @@ impl ReadAhead {
         });
         self.started_bytes -= dropped_bytes;
         self.dropped_bytes += dropped_bytes;
+    }
+
+    /// Changes the window. Reads beyond a smaller one go on.
+    pub(crate) fn set_window(&mut self, window_bytes: u64) {
+        self.window_bytes = window_bytes;
     }
 
     /// Bounds the distance to what is read in vain if a dynamic filter excludes the row groups to come.

@@ -24,6 +24,7 @@ use parquet::errors::ParquetError;
 use super::FileError;
 use super::explain::Explained;
 use super::factory::Readers;
+use super::forecast::ScanForecast;
 use super::keeping::KeepingSource;
 use super::metrics::parquet_scan;
 use super::next::Streaming;
@@ -59,6 +60,7 @@ impl ContainExec {
             places: Arc::default(),
             next: Arc::default(),
             in_plan: Arc::default(),
+            forecast: Arc::new(ScanForecast::new(config.file_groups.len())),
             ..readers
         });
         let source = source.with_parquet_file_reader_factory(Arc::clone(&readers) as _);
@@ -93,7 +95,7 @@ impl DisplayAs for ContainExec {
             && style != DisplayFormatType::TreeRender
         {
             let explained = Explained { readers: &self.readers, config, keeps_decoded: self.keeps_decoded };
-            write!(f, "; {explained}")?;
+            write!(f, "; {explained}{}", self.readers.forecast)?;
         }
         self.pushdown.as_ref().map_or(Ok(()), |pushdown| write!(f, "; {pushdown}"))
     }

@@ -98,10 +98,11 @@ impl DecodedColumns {
         self.columns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The columns `fields` of a row group for a scan that needs all of them. Counts a use of each.
-    pub(super) fn find(&self, group: usize, fields: &[FieldRef]) -> Found {
+    /// The columns `fields` of a row group for a scan that needs all of them. Counts a use of each. `decodes_early`: decoding
+    /// takes time of idle cores, so that columns are kept at their first use.
+    pub(super) fn find(&self, group: usize, fields: &[FieldRef], decodes_early: bool) -> Found {
         let mut found = Found { arrays: Vec::with_capacity(fields.len()), evicted_count: 0, wanted: vec![] };
-        let uses_min = self.rates.uses_min();
+        let uses_min = if decodes_early { 1 } else { self.rates.uses_min() };
         let mut columns = self.lock();
         for (position, field) in fields.iter().enumerate() {
             let column = columns.entry(Key::of(group, field)).or_default();
@@ -211,7 +212,7 @@ mod tests {
         let fields = ["a", "b"].map(|name| Arc::new(Field::new(name, DataType::Int64, false)));
         let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
         let find = |fields: &[FieldRef]| {
-            let found = columns.find(0, fields);
+            let found = columns.find(0, fields, false);
             (found.missing(), found.wanted, found.evicted_count)
         };
         assert_eq!(find(&fields[..1]), (vec![0], vec![], 0), "the first use");
@@ -225,6 +226,7 @@ mod tests {
         assert_eq!(find(&fields[..1]), (vec![0], vec![], 1), "it must earn its place again");
         assert_eq!(find(&fields[..1]), (vec![0], vec![0], 0));
         // Another row group has uses of its own.
-        assert_eq!(columns.find(1, &fields).wanted, Vec::<usize>::new());
+        assert_eq!(columns.find(1, &fields, false).wanted, Vec::<usize>::new());
+        assert_eq!(columns.find(2, &fields, true).wanted, [0, 1], "cores are idle");
     }
 }

@@ -1,8 +1,9 @@
 //! A scan of files in the words of EXPLAIN: its turn, its columns in the order of need with their bytes, and whether it is read
 //! ahead.
 //!
-//! It also says how many of its row groups are kept decoded. Bytes and row groups are those of the footers that the session has read; without them the columns are named only. No gain is
-//! predicted: it depends on the time of the operators above the scan, which no plan tells.
+//! It also says how many of its row groups are kept decoded. Bytes and row groups are those of the footers that the session has
+//! read; without them the columns are named only. Where the storage is calibrated, it has the times of the model. These
+//! assume that the operators above work as those of scans before.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,9 +11,11 @@ use std::sync::Arc;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::metadata::CachedParquetMetaData;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig};
+use memferry::model::FileScanAdvice;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::factory::Readers;
+use super::forecast::Volume;
 use super::next::is_one_file;
 
 /// Columns that are named.
@@ -58,6 +61,9 @@ impl fmt::Display for Explained<'_> {
             None => {}
         }
         self.ahead(f)?;
+        if let Some(extent) = &extent {
+            self.predicted(f, extent)?;
+        }
         match &extent {
             _ if !self.keeps_decoded => Ok(()),
             None | Some(Extent { decoded_count: 0, .. }) => f.write_str("; decoded columns may be kept"),
@@ -98,6 +104,31 @@ impl Explained<'_> {
             () if self.may_exclude_later() => " once open: a filter found by then may exclude row groups",
             () => " before it is open",
         })
+    }
+
+    /// The times of a scan that has not run, with the rates of its storage and the work of scans before.
+    fn predicted(&self, f: &mut fmt::Formatter<'_>, extent: &Extent) -> fmt::Result {
+        let readers = self.readers;
+        let partitions_count = u64::from(readers.forecast.partitions_count());
+        let columns_count = (readers.demand.first().len() + readers.demand.late().len()) as u64;
+        let groups_count = (extent.groups_count as u64).div_ceil(partitions_count);
+        let bytes = extent.bytes.iter().sum::<u64>() / partitions_count;
+        // The footers of a directory do not say which reads are merged: each column is taken for one.
+        let volume = Volume { groups_count, bytes, reads_count: groups_count * columns_count };
+        let first = self.config.file_groups.iter().flat_map(FileGroup::files).next();
+        let first = first.filter(|_| bytes > 0 && !readers.forecast.has_run());
+        let Some(forecast) = first.and_then(|file| readers.predict(&file.object_meta, || volume)) else {
+            return Ok(());
+        };
+        let FileScanAdvice { predicted_s, storage_s, work_s, on_demand_s, window_bytes, .. } =
+            forecast.advice();
+        let ms = |time_s: &f64| time_s * 1e3;
+        write!(f, "; predicted {:.1} ms a partition (storage {:.1}", ms(predicted_s), ms(storage_s))?;
+        write!(f, ", work {:.1}), {:.1} on demand", ms(work_s), ms(on_demand_s))?;
+        match window_bytes {
+            0 => Ok(()),
+            _ => write!(f, ", reading {} KiB ahead", window_bytes >> 10),
+        }
     }
 
     /// Row groups and bytes of the scan; `None` if the session lacks the metadata of one of its files.

@@ -9,6 +9,7 @@ use datafusion::datasource::physical_plan::ParquetFileReaderFactory;
 use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::physical_expr::expressions::DynamicFilterTracking;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use memferry::model::{FileScan, Forecast};
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::async_reader::AsyncFileReader;
@@ -16,6 +17,7 @@ use parquet::file::metadata::PageIndexPolicy;
 
 use super::ahead::ReadAhead;
 use super::chunks::Chunks;
+use super::forecast::{ScanForecast, Volume};
 use super::metrics::ReaderMetrics;
 use super::next::NextFiles;
 use super::place::{Place, Places};
@@ -36,7 +38,7 @@ pub(super) struct Readers {
     pub(super) cache: Arc<FileMetadataCache>,
     pub(super) demand: Arc<Demand>,
     pub(super) limits: StoreLimits,
-    /// 0 turns reading ahead off.
+    /// Limit of what a partition reads ahead. 0 turns reading ahead off.
     pub(super) window_bytes: u64,
     /// Whether near memory keeps what is read.
     pub(super) keep: bool,
@@ -46,6 +48,8 @@ pub(super) struct Readers {
     pub(super) next: Arc<NextFiles>,
     /// Set once the whole plan is known.
     pub(super) in_plan: Arc<OnceLock<InPlan>>,
+    /// How far it reads ahead, and how long it takes.
+    pub(super) forecast: Arc<ScanForecast>,
 }
 
 impl ParquetFileReaderFactory for Readers {
@@ -73,6 +77,7 @@ impl ParquetFileReaderFactory for Readers {
             chunks: None,
             ahead: None,
             has_begun_next: false,
+            delivered: None,
             tracking: DynamicFilterTracking::Static,
         }))
     }
@@ -114,7 +119,30 @@ impl Readers {
         let predicted = [self.demand.first(), self.demand.late()]
             .map(|columns| chunks.leaves(columns, self.demand.file_schema()));
         let window_bytes = self.window_bytes.min(source.window_bytes_max());
-        Ok(ReadAhead::new(Arc::clone(chunks), groups, predicted.into(), window_bytes))
+        let mut ahead = ReadAhead::new(Arc::clone(chunks), groups, predicted.into(), window_bytes);
+        self.forecast.begin(|| self.predict(&file.object_meta, || ahead.volume(source)));
+        if let Some(window_bytes) = self.forecast.window_bytes() {
+            ahead.set_window(window_bytes);
+        }
+        Ok(ahead)
+    }
+
+    /// The forecast for a scan of such files, of which a partition reads this volume; `None` if nothing is known of the
+    /// storage.
+    pub(super) fn predict(&self, planned: &ObjectMeta, volume: impl FnOnce() -> Volume) -> Option<Forecast> {
+        let files = self.tiers.as_ref()?.files();
+        let path = LocalFileSystem::new().path_to_filesystem(&planned.location).ok()?;
+        let rates = files.read_rates(&path)?;
+        let Volume { groups_count, bytes, reads_count } = volume();
+        let scan = FileScan {
+            groups_count,
+            group_bytes: bytes / groups_count.max(1),
+            read_bytes: bytes / reads_count.max(1),
+            partitions_count: self.forecast.partitions_count(),
+            work_s_per_byte: files.rates().work_ns_per_byte() / 1e9,
+            window_bytes_max: self.window_bytes.min(files.window_bytes_max()),
+        };
+        Some(Forecast::new(scan, rates))
     }
 
     pub(super) fn source(&self, planned: &ObjectMeta) -> Result<Arc<dyn RangeSource>, FileError> {

@@ -324,7 +324,8 @@ impl FileScan {
     }
 
     fn find(&self, group: &RowGroup) -> Found {
-        let found = self.local.decoded().find(group.index, &self.scan.fields);
+        let decodes_early = self.scan.readers().forecast.decodes_early();
+        let found = self.local.decoded().find(group.index, &self.scan.fields, decodes_early);
         self.scan.metrics.columns_evicted.add(found.evicted_count);
         self.scan.metrics.groups_missed.add(usize::from(found.all().is_none()));
         found

@@ -1,5 +1,6 @@
 //! Metrics of reading files, for `EXPLAIN ANALYZE` and for sums over a plan.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetFileMetrics, ParquetSource};
@@ -9,6 +10,7 @@ use datafusion::physical_plan::metrics::{
     Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, RatioMetrics, Time,
 };
 
+use super::forecast::Outcome;
 use super::keeping::KeepingSource;
 use super::source::{From, Read};
 
@@ -22,6 +24,9 @@ const BYTES_REQUESTED: &str = "file_bytes_requested";
 const BYTES_HIT: &str = "file_bytes_hit";
 const HIT_RATIO: &str = "file_hit_ratio";
 const TIME_WAITING: &str = "file_time_waiting";
+const TIME_PREDICTED: &str = "file_time_predicted";
+const TIME_ACTUAL: &str = "file_time_actual";
+const DECISIONS: &str = "file_decisions_again";
 const DECODED_GROUPS: &str = "decoded_row_groups";
 const DECODED_GROUPS_MISSED: &str = "decoded_row_groups_missed";
 const DECODED_KEPT: &str = "decoded_bytes_kept";
@@ -85,6 +90,13 @@ impl ReadMetrics {
     }
 }
 
+/// The times of row groups, as predicted and as they were.
+struct Outcomes {
+    time_predicted: Time,
+    time_actual: Time,
+    decisions_again: Count,
+}
+
 /// The metrics of one reader: a file, or the part of it that one partition scans.
 pub(super) struct ReaderMetrics {
     pub(super) reads: ReadMetrics,
@@ -92,6 +104,10 @@ pub(super) struct ReaderMetrics {
     bytes_hit: Count,
     hit_ratio: RatioMetrics,
     pub(super) time_waiting: Time,
+    /// Registered with the first one: a sum of DataFusion's times is not 0 if each of them is.
+    outcomes: OnceLock<Outcomes>,
+    metrics: ExecutionPlanMetricsSet,
+    partition: usize,
     /// DataFusion's own, kept in step.
     file: ParquetFileMetrics,
     file_size_bytes: u64,
@@ -111,9 +127,27 @@ impl ReaderMetrics {
             bytes_hit: counter(BYTES_HIT),
             hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
             time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
+            outcomes: OnceLock::new(),
+            metrics: metrics.clone(),
+            partition,
             file: ParquetFileMetrics::new(partition, file, metrics),
             file_size_bytes,
         }
+    }
+
+    /// Adds the times of a row group, or of a part of it.
+    pub(super) fn outcome(&self, outcome: Outcome) {
+        let outcomes = self.outcomes.get_or_init(|| {
+            let builder = || MetricBuilder::new(&self.metrics);
+            Outcomes {
+                time_predicted: builder().subset_time(TIME_PREDICTED, self.partition),
+                time_actual: builder().subset_time(TIME_ACTUAL, self.partition),
+                decisions_again: builder().counter(DECISIONS, self.partition),
+            }
+        });
+        outcomes.time_predicted.add_duration(outcome.predicted);
+        outcomes.time_actual.add_duration(outcome.actual);
+        outcomes.decisions_again.add(usize::from(outcome.is_new_decision));
     }
 
     /// Counts a request of the decoder, of which `hit_bytes` were ready or in flight.
@@ -182,6 +216,13 @@ pub struct FileReport {
     pub bytes_hit: u64,
     /// Time that partitions waited for bytes, summed over the partitions.
     pub time_waiting: Duration,
+    /// Time that partitions of local files take for what they read, decode and pass on, as the model predicted it when the scan
+    /// began, summed over the partitions.
+    pub time_predicted: Duration,
+    /// Time that they took.
+    pub time_actual: Duration,
+    /// How often scans decided again how far to read ahead, because the times differed by more than 30 %.
+    pub decisions_again: u64,
     /// Row groups that were neither read nor decoded: all of their columns were kept decoded.
     pub decoded_row_groups: u64,
     /// Row groups of the same scans that were decoded: some of their columns were not kept.
@@ -224,6 +265,9 @@ impl FileReport {
                 self.bytes_requested += sum(BYTES_REQUESTED);
                 self.bytes_hit += sum(BYTES_HIT);
                 self.time_waiting += Duration::from_nanos(sum(TIME_WAITING));
+                self.time_predicted += Duration::from_nanos(sum(TIME_PREDICTED));
+                self.time_actual += Duration::from_nanos(sum(TIME_ACTUAL));
+                self.decisions_again += sum(DECISIONS);
                 self.decoded_row_groups += sum(DECODED_GROUPS);
                 self.decoded_row_groups_missed += sum(DECODED_GROUPS_MISSED);
                 self.decoded_bytes_kept += sum(DECODED_KEPT);

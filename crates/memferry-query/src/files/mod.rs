@@ -29,6 +29,7 @@ mod error;
 mod explain;
 mod factory;
 mod filter;
+mod forecast;
 mod keeping;
 mod keeping_scan;
 mod metrics;

@@ -13,6 +13,7 @@ use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use datafusion::physical_expr::expressions::DynamicFilterTracking;
 use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
+use memferry::model::Observed;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::AsyncFileReader;
@@ -101,6 +102,21 @@ pub(super) struct FileReader {
     /// Whether the beginning of another file, or of another scan, is being read.
     pub(super) has_begun_next: bool,
     pub(super) tracking: DynamicFilterTracking,
+    /// The last request of columns.
+    pub(super) delivered: Option<Delivered>,
+}
+
+/// A request of the decoder that was answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Delivered {
+    at: Instant,
+    waited: Duration,
+    bytes: u64,
+    read_bytes: u64,
+    /// Whether it is the first one of a row group.
+    is_new_group: bool,
+    /// Whether it is the first one of the reader.
+    is_first: bool,
 }
 
 impl AsyncFileReader for FileReader {
@@ -119,6 +135,8 @@ impl AsyncFileReader for FileReader {
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>>> {
         async move {
             self.check(&ranges)?;
+            let is_first = self.delivered.is_none();
+            self.note_times();
             if self.chunks.is_none() {
                 // DataFusion reads Bloom filters by one reader and continues with another one, which has not been asked for
                 // the metadata. They are in the session's cache.
@@ -130,6 +148,12 @@ impl AsyncFileReader for FileReader {
                 self.readers.places.enter(self.partition, place);
             }
             self.look_ahead(&ranges).await?;
+            let is_new_group =
+                is_first || self.ahead.as_ref().is_some_and(|ahead| ahead.enters_group(&ranges));
+            if let (Some(state), Some(window_bytes)) = (&mut self.ahead, self.readers.forecast.window_bytes())
+            {
+                state.set_window(window_bytes);
+            }
             let Requested { ahead, now } = match &mut self.ahead {
                 Some(state) => state.request(&ranges, &*self.source),
                 None => Requested { ahead: vec![], now: self.source.merge(ranges.clone()) },
@@ -163,7 +187,14 @@ impl AsyncFileReader for FileReader {
                     }
                 }
             }
-            self.finish(&ranges, reads, hit_bytes).await
+            let read_bytes: u64 = reads.iter().filter(|read| read.from != From::Near).map(Read::len).sum();
+            let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+            let begin = Instant::now();
+            let parts = self.finish(&ranges, reads, hit_bytes).await?;
+            let at = Instant::now();
+            let (waited, read_bytes) = (at - begin, read_bytes.min(bytes));
+            self.delivered = Some(Delivered { at, waited, bytes, read_bytes, is_new_group, is_first });
+            Ok(parts)
         }
         .boxed()
     }
@@ -201,6 +232,26 @@ impl FileReader {
         let chunks = Arc::new(chunks);
         self.chunks = Some(Arc::clone(&chunks));
         Ok(chunks)
+    }
+
+    /// Notes how long the last request took, until now.
+    fn note_times(&self) {
+        let Some(Delivered { at, waited, bytes, read_bytes, is_new_group, is_first }) = self.delivered else {
+            return;
+        };
+        let worked = at.elapsed();
+        let seen = Observed {
+            groups_count: u64::from(is_new_group),
+            bytes,
+            read_bytes,
+            waited_s: waited.as_secs_f64(),
+            worked_s: worked.as_secs_f64(),
+        };
+        let Some(outcome) = self.readers.forecast.observe(seen, is_first) else { return };
+        self.metrics.outcome(outcome);
+        if let Some(tiers) = &self.readers.tiers {
+            tiers.files().rates().worked(worked, bytes);
+        }
     }
 
     fn start(&self, range: Range<u64>) -> Read {
@@ -267,6 +318,7 @@ impl FileReader {
 
 impl Drop for FileReader {
     fn drop(&mut self) {
+        self.note_times();
         if let Some(ahead) = &mut self.ahead {
             self.metrics.reads.in_vain(ahead.take_dropped_bytes() + ahead.unrequested_bytes());
         }

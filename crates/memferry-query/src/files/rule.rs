@@ -78,6 +78,7 @@ impl ReadFiles {
             places: Arc::default(),
             next: Arc::default(),
             in_plan: Arc::default(),
+            forecast: Arc::default(),
         };
         let scan = ContainExec::over(config, source, readers, pushdown).in_place_of(plan.as_ref());
         let scan: Arc<dyn ExecutionPlan> = Arc::new(scan);

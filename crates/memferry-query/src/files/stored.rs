@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -13,9 +14,10 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use futures::FutureExt;
 use memferry::cache::{Access, Cache, Entry, Reading, StoredRegion};
+use memferry::model::ReadRates;
 use memferry::mover::{FileRead, ReadError};
 use memferry::storage::StoredFile;
-use memferry::topology::NodeId;
+use memferry::topology::{NodeId, Storage};
 use object_store::ObjectMeta;
 
 use super::FileError;
@@ -49,14 +51,38 @@ pub(crate) struct StoredFiles {
     window_bytes_max: u64,
     budget_bytes: u64,
     rates: Arc<Rates>,
+    storages: Vec<KnownStorage>,
     /// By path, with the moment of the last use.
     open: Mutex<HashMap<PathBuf, (u64, Arc<LocalFile>)>>,
 }
 
 impl StoredFiles {
-    pub(crate) fn new(cache: Cache, near: NodeId, budget_bytes: u64) -> Self {
+    /// `storages`: those that a calibration measured.
+    pub(crate) fn new(cache: Cache, near: NodeId, budget_bytes: u64, storages: &[Storage]) -> Self {
         let window_bytes_max = budget_bytes / WINDOW_DIVISOR;
-        Self { cache, near, window_bytes_max, budget_bytes, rates: Arc::default(), open: Mutex::default() }
+        let storages = storages.iter().map(KnownStorage::of).collect();
+        let (rates, open) = (Arc::default(), Mutex::default());
+        Self { cache, near, window_bytes_max, budget_bytes, rates, storages, open }
+    }
+
+    /// The rates of the storage of a file: of the nearest directory above it that was calibrated, or else of one on the same
+    /// file system.
+    pub(super) fn read_rates(&self, path: &Path) -> Option<ReadRates> {
+        if self.storages.is_empty() {
+            return None;
+        }
+        let above = self.storages.iter().filter(|it| it.storage.has(path));
+        let nearest = above.max_by_key(|it| it.storage.directory.as_os_str().len());
+        let beside = || {
+            let device = std::fs::metadata(path).ok()?.dev();
+            self.storages.iter().find(|it| it.device == Some(device))
+        };
+        nearest.or_else(beside).map(|it| ReadRates::from(&it.storage))
+    }
+
+    /// Limit of the bytes that reads ahead of one partition take.
+    pub(super) fn window_bytes_max(&self) -> u64 {
+        self.window_bytes_max
     }
 
     /// What misses cost.
@@ -108,6 +134,21 @@ impl StoredFiles {
         }
         open.insert(path.to_owned(), (now, Arc::clone(&file)));
         Ok(file)
+    }
+}
+
+/// A calibrated storage, and the device of its directory.
+#[derive(Debug)]
+struct KnownStorage {
+    storage: Storage,
+    /// `None` if the directory is gone.
+    device: Option<u64>,
+}
+
+impl KnownStorage {
+    fn of(storage: &Storage) -> Self {
+        let device = std::fs::metadata(&storage.directory).map(|metadata| metadata.dev()).ok();
+        Self { storage: storage.clone(), device }
     }
 }
 

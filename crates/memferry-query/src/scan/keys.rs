@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn conjunctions_narrow_and_disjunctions_widen() {
         use Operator::{And, Gt, GtEq, Lt, LtEq, Or};
-        let within = |range| Keys::within(range);
+        let within = Keys::within;
         let a = |operator, value| compare("a", operator, value);
         assert_eq!(both(a(Gt, 3), And, a(LtEq, 9)), of(&[(0, within(4..=9))]));
         assert_eq!(both(a(Lt, 3), Or, a(Lt, 9)), of(&[(0, within(i64::MIN..=8))]));

@@ -17,9 +17,9 @@ use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
-use memferry::internals::DiskFaults;
+use memferry::internals::{DiskFaults, Measured};
 use memferry::mover::{StorageEngine, StorageOptions};
-use memferry::topology::Machine;
+use memferry::topology::{Machine, ReadRate, Storage};
 use memferry_query::files::{FileReport, RegisterError, register};
 use memferry_query::load::{self, LoadingTable};
 use memferry_query::{Layout, LoadError, SessionOptions, TableData, Tiers, session};
@@ -514,6 +514,85 @@ async fn near_context(file: &Path, budget_bytes: u64) -> SessionContext {
     set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
     register(&context, "t", file.to_str().unwrap()).await.unwrap();
     context
+}
+
+/// A session as that of `near_context`, with a storage that was calibrated with this rate.
+async fn calibrated_context(file: &Path, mb_per_s: f64, engine: StorageEngine) -> SessionContext {
+    let rate = ReadRate { size_bytes: 4096, depth: 1, mb_per_s };
+    let directory = file.parent().unwrap().to_owned();
+    let storage = Storage::new(directory, 1e5, vec![rate], "a test".to_owned()).unwrap();
+    let reference = ("a test".to_owned(), "of this file".to_owned());
+    let measured = Measured { storage: vec![storage], reference, ..Measured::default() };
+    let machine = Arc::new(Machine::discover().unwrap().with_measured(measured).unwrap());
+    let tiers = Tiers::builder(machine).budget_bytes(Some(128 << 20)).engine(Arc::new(engine)).build();
+    let options = SessionOptions { partitions: 2, tiers: Some(tiers.unwrap()), ..SessionOptions::default() };
+    let context = session(&options);
+    set(&context, &["datafusion.optimizer.repartition_file_min_size = 0"]).await;
+    register(&context, "t", file.to_str().unwrap()).await.unwrap();
+    context
+}
+
+/// Runs a query: the words of its plan before and after, the answer, and the report.
+async fn run_explained(context: &SessionContext, sql: &str) -> ([String; 2], String, FileReport) {
+    let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let words = || displayable(plan.as_ref()).indent(false).to_string();
+    let before = words();
+    let answer = collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
+    let answer = pretty_format_batches(&answer).unwrap().to_string();
+    ([before, words()], answer, FileReport::of(plan.as_ref()))
+}
+
+/// A disk on which each read takes 20 ms.
+#[derive(Debug)]
+struct SlowDisk;
+
+impl DiskFaults for SlowDisk {
+    fn result(&self, _offset: u64, _size_bytes: usize, result: i32) -> i32 {
+        std::thread::sleep(Duration::from_millis(20));
+        result
+    }
+}
+
+/// Scans over a storage with another speed than its calibration says see it, and decide again how far to read ahead. Answers
+/// stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scans_decide_again_when_the_storage_has_another_speed() {
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+    let (file, query) = (path.join("t.parquet"), "select sum(id), min(text) from t");
+    let near = near_context(&file, 8 << 20).await;
+    let ([before, after], expected, report) = run_explained(&near, query).await;
+    assert!(!before.contains("predicted") && !after.contains("predicted"), "not calibrated: {after}");
+    assert_eq!((report.time_predicted, report.time_actual), (Duration::ZERO, Duration::ZERO));
+
+    // One thread, so that reads wait for each other.
+    let options =
+        StorageOptions { page_cache: false, io_uring: false, threads_count: 1, ..Default::default() };
+    let slow = StorageEngine::with_faults(options, Arc::new(SlowDisk)).unwrap();
+    // Slower than calibrated: it is waited for, and read farther ahead.
+    let context = calibrated_context(&file, 1000.0, slow).await;
+    let ([before, after], answer, report) = run_explained(&context, query).await;
+    assert_eq!(answer, expected);
+    assert!(before.contains("; predicted ") && before.contains(" ms a partition (storage "), "{before}");
+    assert!(before.contains(" on demand, reading "), "{before}");
+    assert!(report.time_predicted > Duration::ZERO, "{report:?}");
+    assert!(report.time_actual > report.time_predicted * 2, "{report:?}");
+    assert!(report.time_actual >= report.time_waiting, "{report:?}");
+    assert!((1..=3).contains(&report.decisions_again), "{report:?}");
+    assert!(!after.contains(" on demand") && after.contains(" ms, took "), "{after}");
+    let (_, windows) = after.split_once(" times: reading ").expect(&after);
+    let numbers: Vec<u64> = windows.split([' ', ';', '\n']).filter_map(|word| word.parse().ok()).collect();
+    assert!(numbers[1] > numbers[0], "read farther ahead: {after}");
+
+    // Faster than calibrated.
+    let context = calibrated_context(&file, 0.1, StorageEngine::new(options).unwrap()).await;
+    let ([_, after], answer, report) = run_explained(&context, query).await;
+    assert_eq!(answer, expected);
+    // 0.1 MB/s for the bytes that were read, by either partition at a time.
+    assert!(report.time_predicted > Duration::from_micros(10 * report.bytes_read), "{report:?}");
+    assert!(report.time_actual > Duration::ZERO, "{report:?}");
+    assert!(report.time_actual < report.time_predicted / 2, "{report:?}");
+    assert!((1..=3).contains(&report.decisions_again), "{report:?}");
+    assert!(after.contains(" ms a partition, decided "), "{after}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,7 @@
 //!                         cluster       queries on several machines with a network between them
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
+//!    storage ──▶ file_scan  how far a scan of files reads ahead, how long it takes; and again when it sees other times
 //!    placement             whether columns should move to other nodes, by the reads that were measured
 //! ```
 //!
@@ -55,6 +56,7 @@ pub(crate) mod copiers;
 #[cfg(feature = "internals")]
 pub(crate) mod cores;
 mod error;
+mod file_scan;
 mod fluid;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 pub(crate) mod hardware;
@@ -65,6 +67,7 @@ pub(crate) mod pipeline;
 mod placement;
 #[cfg(feature = "internals")]
 pub(crate) mod side_cache;
+mod storage;
 #[cfg(feature = "internals")]
 pub(crate) mod tasks;
 #[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
@@ -72,8 +75,10 @@ pub(crate) mod traffic;
 
 pub use advise::{Advice, Alternative, Plan};
 pub use error::ModelError;
+pub use file_scan::{FileScan, FileScanAdvice, Forecast, Observed};
 pub use pipeline::{Column, Fetch, Stage};
 pub use placement::{
     ColumnMove, HomeRead, PlacedColumn, PlacementAdvice, PlacementRules, PlacementVerdict, ReadHistory,
     ReadWindow,
 };
+pub use storage::ReadRates;

@@ -26,3 +26,6 @@ pub use file::StoredFile;
 /// (NVMe, SCSI and virtio: 512 or 4096); a file system that wants more refuses, and its files are read through the page
 /// cache.
 pub(crate) const BLOCK_BYTES: usize = 4096;
+
+/// Bytes in which the mover makes large reads: 1 MiB was slower (docs/decisions/storage-engine.md).
+pub(crate) const PIECE_BYTES: usize = 512 << 10;

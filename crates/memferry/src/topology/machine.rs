@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::parameter::{Fact, Parameter};
 use super::profile::{self, Figure, Placeholders};
 use super::recording::Recording;
+use super::storage::Storage;
 use super::{NodeSet, TopologyError, meminfo, sysfs};
 use crate::copy_method::CopyMethods;
 
@@ -197,6 +198,9 @@ pub struct Machine {
     pub(crate) parameters: Vec<Parameter>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) copy_methods: Option<Figure<CopyMethods>>,
+    /// The measured storages.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) storage: Vec<Storage>,
     /// Short name of a publication and its full name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) references: BTreeMap<String, String>,
@@ -393,6 +397,11 @@ impl Machine {
         self.parameters.iter().find(|parameter| parameter.name == name).map(|parameter| parameter.value)
     }
 
+    /// The storages that a calibration measured.
+    pub fn storage(&self) -> &[Storage] {
+        &self.storage
+    }
+
     /// The fastest copy methods of its cores, if measured; only profiles have them.
     pub fn copy_methods(&self) -> Option<CopyMethods> {
         self.copy_methods.as_ref().map(|figure| figure.value)
@@ -452,6 +461,14 @@ impl Machine {
             }
             if !self.node(cpu_node).is_ok_and(|node| !node.cpus.is_empty()) {
                 return Some(format!("node {id} belongs to the CPUs of node {cpu_node}, which has none"));
+            }
+        }
+        for (index, storage) in self.storage.iter().enumerate() {
+            if let Some(what) = storage.contradiction() {
+                return Some(what);
+            }
+            if self.storage[..index].iter().any(|before| before.directory == storage.directory) {
+                return Some(format!("storage {} is there twice", storage.directory.display()));
             }
         }
         for (index, parameter) in self.parameters.iter().enumerate() {

@@ -3,6 +3,7 @@
 use super::machine::{Link, Machine, NodeId};
 use super::parameter::{Fact, Parameter};
 use super::profile::{Figure, Matrix, Profile, ProfileAccelerator, ProfileNode};
+use super::storage::Storage;
 use super::{TopologyError, list};
 use crate::copy_method::CopyMethods;
 
@@ -21,6 +22,8 @@ pub struct Measured {
     pub copy_methods: Option<CopyMethods>,
     /// Other figures.
     pub facts: Vec<Fact>,
+    /// Storages. They replace those of the same directory.
+    pub storage: Vec<Storage>,
 }
 
 impl Machine {
@@ -29,7 +32,7 @@ impl Machine {
     /// # Errors
     /// [`TopologyError::Contradiction`] for impossible figures, such as a rate that is not a number.
     pub fn with_measured(mut self, measured: Measured) -> Result<Machine, TopologyError> {
-        let Measured { reference, links, accelerators, parameters, copy_methods, facts } = measured;
+        let Measured { reference, links, accelerators, parameters, copy_methods, facts, storage } = measured;
         let (name, full_name) = reference;
         for (device, bytes_per_s) in accelerators {
             let Some(found) = self.accelerators.iter_mut().find(|it| it.name == device) else {
@@ -53,6 +56,8 @@ impl Machine {
         let sourced = |value| Figure { value, source: name.clone() };
         self.copy_methods = copy_methods.map(sourced).or(self.copy_methods);
         self.facts.extend(facts);
+        self.storage.retain(|old| storage.iter().all(|new| new.directory != old.directory));
+        self.storage.extend(storage);
         self.references.insert(name, full_name);
         match self.contradiction() {
             Some(what) => Err(TopologyError::Contradiction { machine: self.name, what }),
@@ -103,6 +108,7 @@ impl Machine {
             facts: self.facts.clone(),
             parameters: self.parameters.clone(),
             copy_methods: self.copy_methods.clone(),
+            storage: self.storage.clone(),
             offline: self.offline.iter().collect(),
             placeholders: None,
         };
@@ -119,8 +125,14 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::super::parameter::Basis;
+    use super::super::storage::ReadRate;
     use super::*;
     use crate::copy_method::CopyMethod;
+
+    fn storage(source: &str) -> Storage {
+        let rate = ReadRate { size_bytes: 4096, depth: 1, mb_per_s: 40.5 };
+        Storage::new("/data".into(), 99.5, vec![rate], source.to_owned()).unwrap()
+    }
 
     fn measured() -> Measured {
         let parameter = Parameter {
@@ -141,6 +153,7 @@ mod tests {
             parameters: vec![parameter],
             copy_methods: Some(CopyMethods::only(CopyMethod::RepMovsb)),
             facts: vec![fact],
+            storage: vec![storage("a test: of a disk")],
         }
     }
 
@@ -159,6 +172,7 @@ mod tests {
         let link = again.link(NodeId(0), NodeId(8));
         assert_eq!((link.read_bytes_per_s, link.read_latency_ns), (Some(1_234_567_000), Some(99.5)));
         assert_eq!(link.distance, before);
+        assert_eq!(again.storage(), [storage("a test: of a disk")]);
         assert_eq!(again.parameter("core_mb_per_s"), Some(12_500.5), "in the place of the published one");
     }
 

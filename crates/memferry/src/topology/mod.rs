@@ -53,8 +53,10 @@ mod profile;
 mod recorder;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod recording;
+mod storage;
 pub(crate) mod sysfs;
 
 pub use error::TopologyError;
 pub use machine::{Accelerator, Link, Machine, Node, NodeId, Tier};
 pub use node_set::NodeSet;
+pub use storage::{ReadRate, Storage};

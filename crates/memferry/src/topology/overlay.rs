@@ -11,8 +11,8 @@ impl Machine {
     /// This machine with the figures of a profile of it: one that `memferry calibrate` wrote here, or one that was
     /// published for such a machine.
     ///
-    /// The profile supplies rates and latencies of links, parameters, copy methods, facts, references, and the rate of each
-    /// device, matched by node and order. Figures that it lacks are unchanged; so are nodes, free memory, devices,
+    /// The profile supplies rates and latencies of links, parameters, copy methods, storages, facts, references, and the rate
+    /// of each device, matched by node and order. Figures that it lacks are unchanged; so are nodes, free memory, devices,
     /// distances and [`is_this_machine`](Machine::is_this_machine). If the profile's figures are not those of a real
     /// machine, neither are the result's ([`placeholder`](Machine::placeholder)).
     ///
@@ -37,6 +37,8 @@ impl Machine {
         self.parameters.retain(|own| profile.parameter(&own.name).is_none());
         self.parameters.extend(profile.parameters.iter().cloned());
         self.copy_methods = profile.copy_methods.clone().or(self.copy_methods);
+        self.storage.retain(|own| profile.storage.iter().all(|it| it.directory != own.directory));
+        self.storage.extend(profile.storage.iter().cloned());
         self.facts.extend(profile.facts.iter().cloned());
         self.references.extend(profile.references.clone());
         self.placeholder = self.placeholder.or_else(|| profile.placeholder.clone());
@@ -125,6 +127,7 @@ fn misfit_of(own: &Node, lent: &Node) -> Option<String> {
 mod tests {
     use super::super::measured::Measured;
     use super::super::parameter::Parameter;
+    use super::super::storage::{ReadRate, Storage};
     use super::*;
     use crate::copy_method::{CopyMethod, CopyMethods};
 
@@ -158,14 +161,19 @@ mod tests {
         own.parameters.push(Parameter::assumed("core_mb_per_s", 1.0, "a test"));
         let copy_methods = Some(CopyMethods::only(CopyMethod::RepMovsb));
         let reference = ("a test".to_owned(), "of this file".to_owned());
-        let profile =
-            profile.with_measured(Measured { copy_methods, reference, ..Measured::default() }).unwrap();
+        let rate = ReadRate { size_bytes: 4096, depth: 1, mb_per_s: 40.5 };
+        let storage = Storage::new("/data".into(), 99.5, vec![rate], "a test".to_owned());
+        let storage = Vec::from_iter(storage);
+        let profile = profile
+            .with_measured(Measured { copy_methods, reference, storage, ..Measured::default() })
+            .unwrap();
         let lent = own.clone().with_profile(&profile).unwrap();
         assert_eq!(lent.copy_methods(), copy_methods);
         assert!(lent.is_this_machine() && lent.name() == "here");
         assert_eq!((lent.nodes(), lent.parameters()), (own.nodes(), profile.parameters()));
         assert_eq!((lent.facts(), lent.references()), (profile.facts(), profile.references()));
         assert_eq!(lent.accelerators(), profile.accelerators());
+        assert_eq!((lent.storage().len(), lent.storage()), (1, profile.storage()));
         let link = lent.link(NodeId(0), NodeId(8));
         assert_eq!(
             (link.distance, link.read_bytes_per_s, link.write_bytes_per_s),

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::machine::{Accelerator, Link, Machine, Node, NodeId, Origin, Tier};
 use super::parameter::{Basis, Fact, Parameter};
+use super::storage::Storage;
 use super::sysfs::NODES_MAX;
 use super::{TopologyError, list};
 use crate::copy_method::CopyMethods;
@@ -112,6 +113,9 @@ pub(super) struct Profile {
     /// The fastest copy methods of its cores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) copy_methods: Option<Figure<CopyMethods>>,
+    /// The storages that a calibration measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) storage: Vec<Storage>,
     /// Possible nodes that are not online.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) offline: Vec<NodeId>,
@@ -234,6 +238,7 @@ impl Profile {
             facts: self.facts,
             parameters: self.parameters,
             copy_methods: self.copy_methods,
+            storage: self.storage,
             references: self.references,
         };
         match machine.contradiction() {
@@ -258,11 +263,12 @@ impl Profile {
             ("copy_methods", source(&self.copy_methods)),
         ];
         let facts = self.facts.iter().map(|fact| (fact.name.as_str(), Some(fact.source.as_str())));
+        let storage = self.storage.iter().map(|it| ("storage", Some(it.source.as_str())));
         // An assumed parameter has no publication; its source gives the reason.
         let parameters = (self.parameters.iter())
             .filter(|parameter| matches!(parameter.basis, Basis::Published | Basis::Calibrated))
             .map(|parameter| (parameter.name.as_str(), Some(parameter.source.as_str())));
-        for (name, source) in figures.into_iter().chain(facts).chain(parameters) {
+        for (name, source) in figures.into_iter().chain(facts).chain(storage).chain(parameters) {
             let Some(source) = source else { continue };
             if !self.references.keys().any(|name| !name.is_empty() && source.starts_with(name)) {
                 return Err(format!(

@@ -131,6 +131,7 @@ impl Reader<'_> {
             facts: Vec::new(),
             parameters: Vec::new(),
             copy_methods: None,
+            storage: Vec::new(),
             references: BTreeMap::new(),
         };
         for (links, distances) in machine.links.iter_mut().zip(distances) {

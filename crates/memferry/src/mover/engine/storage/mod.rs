@@ -42,7 +42,7 @@ use crate::mover::error::{CopyError, MoverError};
 use crate::mover::request::{CopyReport, RawRequest};
 use crate::mover::stats::{Counters, EngineStats};
 use crate::route::EngineKind;
-use crate::storage::BLOCK_BYTES;
+use crate::storage::{BLOCK_BYTES, PIECE_BYTES};
 use crate::topology::NodeId;
 
 /// Options of a [`StorageEngine`].
@@ -73,7 +73,7 @@ impl Default for StorageOptions {
         StorageOptions {
             io_uring: true,
             queue_reads_max: 1024,
-            piece_bytes: 512 << 10,
+            piece_bytes: PIECE_BYTES,
             pieces_in_flight_max: 64,
             threads_count: 8,
             page_cache: true,
