@@ -26,6 +26,8 @@ const LISTED: &[(&str, Needs)] = &[
     ("*/numa_memory::balancing_leaves_bound_pages_alone", Needs::Nodes),
     ("*/numa_memory::the_fastest_memory_is_left_when_it_is_full", Needs::Consent),
     ("*/numa_cli::figures_of_another_machine_are_refused", Needs::Nodes),
+    ("*/numa_memory::a_node_that_is_already_full_is_an_answer", Needs::Nodes),
+    ("*/numa_placement::a_node_that_is_already_full_refuses_a_move", Needs::Nodes),
     // In a guest, a node may be too small for the largest mapping or have no page left when it is full, and memory too
     // fragmented for huge pages.
     ("*/numa_memory::bound_pages_lie_on_their_node", Needs::Memory),

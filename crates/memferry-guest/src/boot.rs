@@ -46,6 +46,8 @@ pub struct BootOptions {
     pub shares: Vec<Share>,
     /// Memory of the guest, about.
     pub memory_bytes: Option<u64>,
+    /// Nodes that have no free memory, see [`Layout::check_full`].
+    pub full: Vec<u32>,
     /// Whether the program gets the terminal of this process.
     pub is_interactive: bool,
     /// Time limit.
@@ -61,6 +63,7 @@ impl BootOptions {
             arguments: Vec::new(),
             shares: Vec::new(),
             memory_bytes: None,
+            full: Vec::new(),
             is_interactive: false,
             timeout: None,
         }
@@ -92,6 +95,7 @@ pub struct Booted {
 /// See [`Error`].
 pub fn boot(options: &BootOptions, note: &mut dyn FnMut(&str)) -> Result<Booted, Error> {
     let layout = layout(options, available_mib(), note)?;
+    layout.check_full(&options.full)?;
     let shares = share::check(&options.shares)?;
     let qemu = Qemu::find(true)?;
     let scratch = Scratch::new(&tools::cache()?)?;
@@ -107,7 +111,14 @@ pub fn boot(options: &BootOptions, note: &mut dyn FnMut(&str)) -> Result<Booted,
     };
     let program = plan(options, &kernel, &shares, terminal.as_ref().map(RawTerminal::size))?;
     let initramfs = scratch.path().join("initramfs");
-    write_image(&initramfs, &layout, program, &kernel)?;
+    let plan = Plan {
+        name: layout.profile.clone(),
+        commands: Vec::new(),
+        record: false,
+        full: options.full.clone(),
+        program: Some(program),
+    };
+    write_image(&initramfs, &plan, &kernel)?;
     let report = scratch.path().join("report");
     let folders = folders(&shares);
     let boot = Boot { folders: &folders, ..Boot::new(&kernel, &initramfs, Some(&report)) };
@@ -303,19 +314,19 @@ fn folders(shares: &[Share]) -> Vec<Folder> {
 }
 
 /// Writes the image: this program as process 1, the plan, and modules.
-fn write_image(file: &Path, layout: &Layout, program: PlanProgram, kernel: &Kernel) -> Result<(), Error> {
+fn write_image(file: &Path, plan: &Plan, kernel: &Kernel) -> Result<(), Error> {
     let failed = |error: &dyn std::fmt::Display| Error::Image(format!("{}: {error}", file.display()));
     let mut image = Image::new();
-    image.program("init", Path::new(&program.init))?;
+    if let Some(program) = &plan.program {
+        image.program("init", Path::new(&program.init))?;
+    }
     for module in &kernel.modules {
         let name = module.file_name().unwrap_or_default().to_string_lossy();
         let content =
             fs::read(module).map_err(|error| Error::Kernel(format!("{}: {error}", module.display())))?;
         image.file(&format!("{}/{name}", plan::MODULES), &content);
     }
-    let plan =
-        Plan { name: layout.profile.clone(), commands: Vec::new(), record: false, program: Some(program) };
-    image.file(plan::PLAN, &serde_json::to_vec(&plan).map_err(|error| failed(&error))?);
+    image.file(plan::PLAN, &serde_json::to_vec(plan).map_err(|error| failed(&error))?);
     fs::write(file, image.finish()).map_err(|error| failed(&error))
 }
 

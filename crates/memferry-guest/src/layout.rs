@@ -143,6 +143,28 @@ impl Layout {
         Ok(layout)
     }
 
+    /// Whether a guest can have these nodes full. Process 1 reserves all of their free memory as huge pages.
+    ///
+    /// # Errors
+    /// One of them is not there, has no memory, or is the first node, in which the kernel and the first programs live.
+    pub fn check_full(&self, full: &[u32]) -> Result<(), Error> {
+        let why_not = |id: &u32| match self.nodes.iter().position(|node| node.id == *id) {
+            None => Some(format!(
+                "node {id} cannot be full: it does not exist; `memferry topology --profile {}` lists the nodes",
+                self.profile
+            )),
+            Some(0) => Some(format!("node {id} cannot be full: the kernel needs it; choose another node")),
+            Some(position) if self.nodes[position].memory_mib == 0 => {
+                Some(format!("node {id} cannot be full: it has no memory; choose another node"))
+            }
+            Some(_) => None,
+        };
+        match full.iter().find_map(why_not) {
+            Some(why) => Err(Error::Layout { profile: self.profile.clone(), why }),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the guest's firmware has rates and latencies.
     pub fn has_hmat(&self) -> bool {
         !self.links.is_empty()
@@ -377,6 +399,21 @@ mod tests {
         let (without, with) = (of("skylake-8180-snc-off"), Layout::of("skylake-8180-snc-off", 129).unwrap());
         assert_eq!(with.nodes[0].memory_mib, without.nodes[0].memory_mib + 384);
         assert_eq!(with.nodes[1], without.nodes[1]);
+    }
+
+    #[test]
+    fn some_nodes_can_be_full() {
+        let layout = of("made-up-odd-nodes");
+        layout.check_full(&[]).unwrap();
+        layout.check_full(&[4, 3]).unwrap();
+        for (full, words) in [
+            ([3, 9], "node 9 cannot be full: it does not exist"),
+            ([1, 3], "node 1 cannot be full: it has no memory"),
+            ([3, 0], "node 0 cannot be full: the kernel needs it"),
+        ] {
+            let error = layout.check_full(&full).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub struct Plan {
     pub commands: Vec<PlanCommand>,
     /// Whether to send a recording of the machine through the second serial line.
     pub record: bool,
+    /// Nodes whose memory process 1 takes before anything runs, see [`Layout::check_full`](crate::Layout::check_full).
+    #[serde(default)]
+    pub full: Vec<u32>,
     /// A program on the folders of the host, in place of commands.
     #[serde(default)]
     pub program: Option<PlanProgram>,

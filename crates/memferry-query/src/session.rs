@@ -23,7 +23,8 @@ pub struct SessionOptions {
     pub batch_rows: usize,
     /// Near memory that keeps what scans read of local files; without it each query reads its files.
     pub tiers: Option<Arc<Tiers>>,
-    /// Domains on which queries may run; without them, and with one domain, the binding has no effect.
+    /// Domains on which queries may run; without them, and with one domain of all CPUs, the binding has no effect. Domains of a
+    /// part of the CPUs ([`Domains::on`](memferry_schedule::Domains::on)) confine queries to it, unless the binding is none.
     pub domains: Option<Arc<QueryDomains>>,
     /// Where queries run.
     pub binding: Binding,

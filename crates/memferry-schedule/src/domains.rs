@@ -23,6 +23,8 @@ pub struct Domains {
     domains: Vec<Domain>,
     /// The distance of ACPI between the nodes of two domains, `u32::MAX` if unknown; row by row.
     acpi: Vec<u32>,
+    /// Whether CPUs of the machine that this process may use were left out.
+    is_part: bool,
 }
 
 impl Domains {
@@ -40,7 +42,7 @@ impl Domains {
             machine.link(from.cpu_node, to.cpu_node).distance.unwrap_or(u32::MAX)
         };
         let acpi = domains.iter().flat_map(|from| domains.iter().map(move |to| acpi(from, to))).collect();
-        Ok(Domains { domains, acpi })
+        Ok(Domains { domains, acpi, is_part: false })
     }
 
     /// The domains of `nodes` alone, to confine work to a part of the machine.
@@ -113,7 +115,16 @@ impl Domains {
         let acpi = made
             .iter()
             .flat_map(|(from, _)| made.iter().map(move |(to, _)| self.acpi[from * self.len() + to]));
-        Domains { acpi: acpi.collect(), domains: made.iter().map(|(_, domain)| domain.clone()).collect() }
+        let cpus_count = |domains: &[Domain]| domains.iter().map(|domain| domain.cpus.len()).sum::<usize>();
+        let acpi = acpi.collect();
+        let domains: Vec<Domain> = made.into_iter().map(|(_, domain)| domain).collect();
+        let is_part = self.is_part || cpus_count(&domains) < cpus_count(&self.domains);
+        Domains { domains, acpi, is_part }
+    }
+
+    /// Whether [`on`](Self::on) or [`confined`](Self::confined) left out CPUs of the machine that this process may use.
+    pub fn is_part(&self) -> bool {
+        self.is_part
     }
 
     /// How many there are, at least one.
@@ -219,6 +230,7 @@ mod tests {
         assert_eq!(parts.distance(0, 4), Distance::SameSocket);
         assert_eq!(parts.distance(0, 20), Distance::OtherSocket);
         assert_eq!(parts.by_distance(4)[..6], [4, 0, 1, 2, 3, 5]);
+        assert!(!whole.is_part() && !parts.is_part());
     }
 
     #[test]
@@ -230,6 +242,10 @@ mod tests {
         assert_eq!(cpus, [&first[..2], &last[2..3]]);
         assert_eq!((kept[0].cpu_node, kept.distance(0, 1)), (domains[1].cpu_node, Distance::OtherSocket));
         assert_eq!(domains.confined(&[u32::MAX]).unwrap_err(), DomainsError::NoCpus);
+        let all: Vec<u32> = domains.iter().flat_map(|domain| domain.cpus.clone()).collect();
+        assert!(kept.is_part() && !domains.confined(&all).unwrap().is_part());
+        let again = kept.confined(&[first[0], first[1], last[2]]).unwrap();
+        assert!(again.is_part(), "nothing was left out the second time");
     }
 
     #[test]

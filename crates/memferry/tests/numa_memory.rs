@@ -96,6 +96,23 @@ fn a_full_node_is_an_answer() {
     });
 }
 
+/// As above, on a node whose memory was taken before this process began.
+#[test]
+fn a_node_that_is_already_full_is_an_answer() {
+    on_several_nodes(|machine, nodes| {
+        let Some(full) = a_node_that_is_already_full(machine) else { return };
+        let other = nodes.iter().copied().find(|&node| node != full).unwrap();
+        assert!(machine.free_bytes(full).unwrap() < 8 * MIB as u64);
+        let error = Mapping::new(machine, 8 * MIB, Binding::Bind(full)).unwrap_err();
+        assert!(is_full(&error) && error.to_string().contains(&format!("node {full}")), "{error}");
+        let mut mapping = Mapping::new(machine, 8 * MIB, Binding::Prefer(full)).unwrap();
+        write_pattern(&mut mapping);
+        assert!(Placement::of(&mapping).unwrap().elsewhere(full) > 0);
+        assert_pattern(&mapping);
+        assert_on(&Mapping::new(machine, 8 * MIB, Binding::Bind(other)).unwrap(), other);
+    });
+}
+
 /// What `free_bytes` says can be had, and no more.
 #[test]
 fn free_bytes_are_free() {

@@ -7,8 +7,14 @@ use crate::binaries::{self, Binary};
 use crate::shell::{self, Failure};
 
 /// Packages that may have tests for a guest.
-const PACKAGES: &[&str] =
-    &["memferry", "memferry-offload", "memferry-query", "memferry-bench", "memferry-cli"];
+const PACKAGES: &[&str] = &[
+    "memferry",
+    "memferry-schedule",
+    "memferry-offload",
+    "memferry-query",
+    "memferry-bench",
+    "memferry-cli",
+];
 /// Prefix of the names of such tests.
 const PREFIX: &str = "numa";
 /// The package with the command `memferry`, and the name of that binary.

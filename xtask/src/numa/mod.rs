@@ -32,22 +32,29 @@ use crate::skips;
 /// A machine that `--all-machines` boots.
 pub(crate) struct GuestMachine {
     pub(crate) profile: &'static str,
+    /// Nodes without free memory.
+    full: &'static [u32],
     /// Filters of the tests that run there; empty for all tests.
     filters: &'static [&'static str],
 }
 
-/// Tests that depend on the shape of a machine: discovery and placement of memory.
-const OF_ANY_SHAPE: &[&str] = &["topology", "numa_memory"];
+/// Tests that depend on the shape of a machine: discovery, placement of memory, workers of domains.
+const OF_ANY_SHAPE: &[&str] = &["topology", "numa_memory", "numa_domains"];
 
-/// The machines of `--all-machines`. The first is the default and runs all tests; the others run [`OF_ANY_SHAPE`].
+/// Tests that look for a node that is already full.
+const WITH_A_FULL_NODE: &[&str] = &["already_full"];
+
+/// The machines of `--all-machines`. The first is the default and runs all tests; the others run [`OF_ANY_SHAPE`], or
+/// [`WITH_A_FULL_NODE`].
 pub(crate) const MACHINES: &[GuestMachine] = &[
-    GuestMachine { profile: "xeon-max-9468-2s-flat", filters: &[] },
-    GuestMachine { profile: "skylake-8180-snc-on", filters: OF_ANY_SHAPE },
-    GuestMachine { profile: "skylake-8180-snc-off", filters: OF_ANY_SHAPE },
-    GuestMachine { profile: "broadwell-2699v4-cod-off", filters: OF_ANY_SHAPE },
-    GuestMachine { profile: "epyc-7742-2s-nps4", filters: OF_ANY_SHAPE },
-    GuestMachine { profile: "made-up-odd-nodes", filters: OF_ANY_SHAPE },
-    GuestMachine { profile: "made-up-cxl-node", filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "xeon-max-9468-2s-flat", full: &[], filters: &[] },
+    GuestMachine { profile: "skylake-8180-snc-on", full: &[], filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "skylake-8180-snc-off", full: &[], filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "broadwell-2699v4-cod-off", full: &[], filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "epyc-7742-2s-nps4", full: &[], filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "made-up-odd-nodes", full: &[], filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "made-up-cxl-node", full: &[], filters: OF_ANY_SHAPE },
+    GuestMachine { profile: "made-up-cxl-node", full: &[2], filters: WITH_A_FULL_NODE },
 ];
 
 /// Guests that run at the same time: each is one thread of QEMU, and CI has two CPUs.
@@ -61,6 +68,7 @@ cargo xtask numa [OPTION...] [FILTER...]
   FILTER             only tests whose name or file name contains it; `topology` also shows the machine
   --machine PROFILE  boot the machine of this profile, a name or a JSON file
   --all-machines     boot every machine that CI boots
+  --full NODE        a node of the machine without free memory; may be repeated
   --package NAME     only tests of this package; may be repeated
   --record DIR       save the machine as the guest's kernel shows it in DIR/PROFILE.json
   --timeout SECONDS  time limit of a guest
@@ -70,6 +78,7 @@ cargo xtask numa [OPTION...] [FILTER...]
 struct Options {
     machine: Option<String>,
     all_machines: bool,
+    full: Vec<u32>,
     packages: Vec<String>,
     record: Option<PathBuf>,
     timeout_seconds: Option<u64>,
@@ -85,6 +94,9 @@ impl Options {
             match argument.as_str() {
                 "--machine" => options.machine = Some(value()?),
                 "--all-machines" => options.all_machines = true,
+                "--full" => {
+                    options.full.push(value()?.parse().map_err(|_| "--full needs the number of a node")?);
+                }
                 "--package" => options.packages.push(value()?),
                 "--record" => options.record = Some(value()?.into()),
                 "--timeout" => {
@@ -98,24 +110,49 @@ impl Options {
         if options.machine.is_some() && options.all_machines {
             return Err("--machine and --all-machines exclude each other".to_owned());
         }
+        if options.all_machines && !options.full.is_empty() {
+            return Err("--full is for one machine; leave out --all-machines".to_owned());
+        }
         Ok(options)
     }
 
-    /// The profiles to boot, each with the filters of its tests.
-    fn machines(&self) -> Vec<(String, Vec<String>)> {
+    /// The machines to boot.
+    fn machines(&self) -> Vec<Wanted> {
         let own = |machine: &GuestMachine| machine.filters.iter().map(|&filter| filter.to_owned()).collect();
         let machines = if self.all_machines { MACHINES } else { &MACHINES[..1] };
         machines
             .iter()
             .map(|machine| {
                 let filters = if self.filters.is_empty() { own(machine) } else { self.filters.clone() };
+                let full = if self.all_machines { machine.full.to_vec() } else { self.full.clone() };
                 match &self.machine {
                     // A machine chosen by name runs all tests.
-                    Some(profile) => (profile.clone(), self.filters.clone()),
-                    None => (machine.profile.to_owned(), filters),
+                    Some(profile) => Wanted { profile: profile.clone(), full, filters: self.filters.clone() },
+                    None => Wanted { profile: machine.profile.to_owned(), full, filters },
                 }
             })
             .collect()
+    }
+}
+
+/// A machine that a run boots.
+#[derive(Debug, PartialEq)]
+struct Wanted {
+    profile: String,
+    full: Vec<u32>,
+    filters: Vec<String>,
+}
+
+impl Wanted {
+    /// Its name in reports.
+    fn name(&self) -> String {
+        match self.full.as_slice() {
+            [] => self.profile.clone(),
+            full => {
+                let nodes: Vec<String> = full.iter().map(u32::to_string).collect();
+                format!("{}-full-{}", self.profile, nodes.join("-"))
+            }
+        }
     }
 }
 
@@ -123,8 +160,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let options = Options::parse(arguments).map_err(|why| Failure(format!("{why}\n\n{USAGE}")))?;
     let machines = options.machines();
     // Report errors of a profile before building.
-    for (profile, _) in &machines {
-        Layout::of(profile, 0)?;
+    for machine in &machines {
+        Layout::of(&machine.profile, 0)?.check_full(&machine.full)?;
     }
     let qemu = Qemu::find(false)?;
     let scratch = Scratch::new(&target_directory().join("numa"))?;
@@ -132,12 +169,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let host = Host::build(qemu, kernel, scratch, &options)?;
 
     let mut guests = Vec::new();
-    for (profile, filters) in &machines {
-        let guest = host.guest(profile, filters)?;
+    for machine in &machines {
+        let guest = host.guest(machine)?;
         if !guest.plan.commands.is_empty() {
             guests.push(guest);
         } else {
-            eprintln!("{profile}: no test name contains {}", filters.join(" or "));
+            eprintln!("{}: no test name contains {}", machine.name(), machine.filters.join(" or "));
         }
     }
     if guests.is_empty() {
@@ -159,7 +196,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         }
     });
     let mut reports = reports.into_inner().expect("no thread panics while it holds the lock");
-    reports.sort_by_key(|(profile, _)| machines.iter().position(|(machine, _)| machine == profile));
+    reports.sort_by_key(|(profile, _)| machines.iter().position(|machine| machine.name() == *profile));
     eprintln!();
     let mut failed = Vec::new();
     for (profile, outcome) in &reports {
@@ -191,7 +228,7 @@ struct Host {
 
 /// A machine to boot.
 struct Guest {
-    profile: String,
+    name: String,
     layout: Layout,
     plan: Plan,
 }
@@ -231,15 +268,16 @@ impl Host {
         })
     }
 
-    fn guest(&self, profile: &str, filters: &[String]) -> Result<Guest, Failure> {
-        let layout = Layout::of(profile, self.files_mib)?;
+    fn guest(&self, machine: &Wanted) -> Result<Guest, Failure> {
+        let layout = Layout::of(&machine.profile, self.files_mib)?;
         let plan = Plan {
             name: layout.profile.clone(),
-            commands: self.commands(filters)?,
+            commands: self.commands(&machine.filters)?,
             record: self.record.is_some(),
+            full: machine.full.clone(),
             program: None,
         };
-        Ok(Guest { profile: profile.to_owned(), layout, plan })
+        Ok(Guest { name: machine.name(), layout, plan })
     }
 
     /// Writes the guest's image: the shared programs, then the plan and the layout of the guest.
@@ -309,7 +347,7 @@ impl Host {
             tries += 1;
             match self.run_once(guest, label) {
                 Ok(Run { outcome: Outcome::NotFinished(why), .. }) if tries < 2 => {
-                    eprintln!("{}: the guest did not finish: {why}; trying again", guest.profile);
+                    eprintln!("{}: the guest did not finish: {why}; trying again", guest.name);
                 }
                 outcome => break outcome,
             }
@@ -328,14 +366,14 @@ impl Host {
                 Outcome::Stopped => Err(Failure(format!("the guest was stopped ({times})"))),
             }
         });
-        (guest.profile.clone(), verdict)
+        (guest.name.clone(), verdict)
     }
 
     fn run_once(&self, guest: &Guest, label: bool) -> Result<Run, Failure> {
         let layout = &guest.layout;
         eprintln!(
             "booting {}: {} nodes, {} CPUs, {} MiB, {} commands",
-            guest.profile,
+            guest.name,
             layout.nodes.len(),
             layout.cpus_count(),
             layout.memory_mib(),
@@ -346,7 +384,7 @@ impl Host {
         let boot = Boot::new(&self.kernel, &initramfs, recording.as_deref());
         let mut show = |line: &str| {
             skips::take_from_console(&layout.profile, line);
-            if label { println!("[{}] {line}", layout.profile) } else { println!("{line}") }
+            if label { println!("[{}] {line}", guest.name) } else { println!("{line}") }
         };
         let run = self.qemu.run(layout, &boot, self.limit, &mut show)?;
         if let (Some(file), Some(directory)) = (&recording, &self.record)
@@ -387,25 +425,31 @@ mod option_tests {
     #[test]
     fn guests_can_have_all_machines() {
         for machine in MACHINES {
-            Layout::of(machine.profile, 0).unwrap();
+            Layout::of(machine.profile, 0).unwrap().check_full(machine.full).unwrap();
         }
     }
 
     #[test]
     fn the_default_machine_runs_everything() {
         let machines = parse("").unwrap().machines();
-        assert_eq!(machines, [("xeon-max-9468-2s-flat".to_owned(), vec![])]);
+        let all = |profile: &str| Wanted { profile: profile.to_owned(), full: vec![], filters: vec![] };
+        assert_eq!(machines, [all("xeon-max-9468-2s-flat")]);
         let machines = parse("--machine made-up-odd-nodes").unwrap().machines();
-        assert_eq!(machines, [("made-up-odd-nodes".to_owned(), vec![])]);
+        assert_eq!(machines, [all("made-up-odd-nodes")]);
+        let machines = parse("--machine made-up-odd-nodes --full 3 --full 4").unwrap().machines();
+        assert_eq!(machines[0].full, [3, 4]);
+        assert_eq!(machines[0].name(), "made-up-odd-nodes-full-3-4");
     }
 
     #[test]
     fn a_filter_is_for_all_machines() {
         let machines = parse("--all-machines").unwrap().machines();
         assert_eq!(machines.len(), MACHINES.len());
-        assert!(machines[0].1.is_empty() && machines[1].1 == OF_ANY_SHAPE);
+        assert!(machines[0].filters.is_empty() && machines[1].filters == OF_ANY_SHAPE);
+        let names: BTreeSet<String> = machines.iter().map(Wanted::name).collect();
+        assert_eq!(names.len(), MACHINES.len(), "reports tell them apart");
         let machines = parse("--all-machines spread").unwrap().machines();
-        assert!(machines.iter().all(|(_, filters)| filters == &["spread"]));
+        assert!(machines.iter().all(|machine| machine.filters == ["spread"]));
     }
 
     #[test]
@@ -417,6 +461,8 @@ mod option_tests {
             ("--machine", "--machine needs a value"),
             ("--fast", "unknown option --fast"),
             ("--timeout 0", "a number of seconds"),
+            ("--full x", "the number of a node"),
+            ("--full 1 --all-machines", "leave out --all-machines"),
             ("--all-machines --machine x", "exclude each other"),
         ] {
             let error = parse(line).unwrap_err();

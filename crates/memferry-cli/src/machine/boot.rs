@@ -30,6 +30,7 @@ Examples:
   memferry machine boot xeon-max-9468-2s-flat
   memferry machine boot xeon-max-9468-2s-flat -- numactl --membind 8 sort big.txt
   memferry machine boot made-up-cxl-node --share results -- ./my-benchmark --out results
+  memferry machine boot xeon-max-9468-2s-flat --full 8 -- ./my-program-that-wants-hbm
   memferry machine boot epyc-7742-2s-nps4 --memory 16GiB -- memferry topology
 
 Exit status: that of the program, or its signal; 127 if the program does not exist, 126 if it cannot be run, 125 if the guest
@@ -47,6 +48,9 @@ pub(crate) struct Arguments {
     /// Memory of the guest, such as 8GiB; nodes keep the proportions of the profile and a minimum [default: 4GiB].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     memory: Option<u64>,
+    /// A node without free memory. May be repeated. Its memory is reserved as huge pages.
+    #[arg(long, value_name = "NODE")]
+    full: Vec<u32>,
     /// Gives the program the terminal, as a shell has it.
     #[arg(long)]
     interactive: bool,
@@ -88,6 +92,7 @@ impl Arguments {
             arguments,
             shares: self.share.iter().map(|text| share(text)).collect(),
             memory_bytes: self.memory,
+            full: self.full.clone(),
             is_interactive,
             timeout: self.timeout.map(Duration::from_secs),
             ..BootOptions::new(&self.profile, Program::find(&program)?.path)
@@ -126,7 +131,7 @@ mod tests {
 
     #[test]
     fn options_reach_the_guest() {
-        let line = "skylake-8180-snc-on --share a --share /b:ro --memory 2GiB --timeout 9 -- cat -n x";
+        let line = "skylake-8180-snc-on --share a --share /b:ro --memory 2GiB --full 2 --full 3 --timeout 9 -- cat -n x";
         let options = parse(line).unwrap().options(false).unwrap();
         assert_eq!(options.profile, "skylake-8180-snc-on");
         assert!(options.program.ends_with("cat") && options.program.is_absolute(), "{:?}", options.program);
@@ -134,6 +139,7 @@ mod tests {
         let share = |directory: &str, is_read_only| Share { directory: directory.into(), is_read_only };
         assert_eq!(options.shares, [share("a", false), share("/b", true)]);
         assert_eq!((options.memory_bytes, options.timeout), (Some(2 << 30), Some(Duration::from_secs(9))));
+        assert_eq!(options.full, [2, 3]);
         assert!(!options.is_interactive);
     }
 

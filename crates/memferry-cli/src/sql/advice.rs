@@ -279,8 +279,12 @@ impl Round {
             }
             let name = TableReference::from(it.name.as_str());
             // The queries are the workload, so there is nothing to wait for.
-            let rules =
-                PlacementRules { payback_s: arguments.payback, evidence: 0.0, ..table.placement_rules() };
+            let rules = PlacementRules {
+                payback_s: arguments.payback,
+                evidence: 0.0,
+                rest_s: 0.0,
+                ..table.placement_rules()
+            };
             let advice = advice(&name, table, &rules, session.tiers.machine())?;
             let placement = table.placement_of(&advice);
             tables.push((name, Advised { advice, placement }));

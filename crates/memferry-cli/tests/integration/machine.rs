@@ -139,6 +139,21 @@ fn the_page_map_shows_the_node_of_a_table() {
 }
 
 #[test]
+fn a_full_node_has_no_free_memory() {
+    let meminfo = "grep -h MemFree /sys/devices/system/node/node[12]/meminfo";
+    let Some(output) = guest(&["--full", "2"], &["sh", "-c", meminfo]) else { return };
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let free_kib: Vec<u64> = text(&output.stdout)
+        .lines()
+        .map(|line| line.split_whitespace().nth(3).and_then(|kib| kib.parse().ok()).expect("a size"))
+        .collect();
+    assert!(
+        free_kib.len() == 2 && free_kib[0] > 200 << 10 && free_kib[1] < 100 << 10,
+        "{free_kib:?} KiB are free"
+    );
+}
+
+#[test]
 fn a_shell_has_the_terminal() {
     if !can_boot() {
         return;

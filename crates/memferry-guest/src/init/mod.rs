@@ -6,6 +6,7 @@
 //! For a program, the image has process 1 only: it mounts the host's folders ([`host_root`]), frees the image, and becomes
 //! the same program there, which runs the program of the plan ([`program`]).
 
+mod full;
 mod host_root;
 mod program;
 
@@ -66,6 +67,7 @@ fn follow_plan(file: &str) -> Result<bool, String> {
         Some(program) if is_first => host_root::enter(program, &text).map(|never| match never {}),
         Some(program) => {
             show_kernel_errors();
+            full::fill(&plan.full)?;
             program::run(program)?;
             Ok(true)
         }
@@ -82,6 +84,7 @@ fn run_commands(plan: &Plan) -> Result<bool, String> {
         println!("guest: cannot set {CPU_LISTS}, tests take longer: {error}");
     }
     show_kernel_errors();
+    full::fill(&plan.full)?;
     let mut all_ok = true;
     let mut lines = Vec::new();
     for command in &plan.commands {

@@ -18,7 +18,7 @@ use super::{DomainExec, QueryDomains};
 use crate::options::MemferryOptions;
 use crate::scan::TieredScanExec;
 
-/// Places plans on the domains of a session. With one domain it changes nothing.
+/// Places plans on the domains of a session. With one domain of all CPUs it changes nothing.
 #[derive(Debug)]
 pub(crate) struct PlaceOnDomains(Arc<QueryDomains>);
 
@@ -41,15 +41,16 @@ impl PhysicalOptimizerRule for PlaceOnDomains {
         let options = MemferryOptions::of(config);
         let all = self.0.domains().len();
         let chosen = chosen(&options.domains, all)?;
-        let (binding, is_confined) = (options.binding.0, chosen.len() < all);
-        if binding == Binding::None && is_confined {
+        let binding = options.binding.0;
+        if binding == Binding::None && chosen.len() < all {
             return Err(DataFusionError::Plan(format!(
                 "memferry.domains = '{}' confines queries, which the binding none does not; set memferry.binding to \
                  opportunistic or always",
                 options.domains
             )));
         }
-        if all == 1 || binding == Binding::None {
+        let is_confined = chosen.len() < all || self.0.domains().is_part();
+        if binding == Binding::None || (all == 1 && !is_confined) {
             return Ok(plan);
         }
         let scheduler =

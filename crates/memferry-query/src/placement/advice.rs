@@ -10,7 +10,7 @@ use crate::table::TieredTable;
 
 impl TieredTable {
     /// The default conditions of moves, with the room of this machine's nodes now: the free memory, less what near copies may
-    /// still take.
+    /// still take. On a machine that is only described no time passes, and no column rests.
     pub fn placement_rules(&self) -> PlacementRules {
         let tiers = self.tiers();
         let usage = tiers.cache().stats().nodes;
@@ -23,7 +23,9 @@ impl TieredTable {
             let free_bytes = tiers.machine().free_bytes(node.id).ok()?;
             Some((node.id, free_bytes.saturating_sub(spare_bytes.get(&node.id).copied().unwrap_or(0))))
         });
-        PlacementRules { room_bytes: room.collect(), ..PlacementRules::default() }
+        let default = PlacementRules::default();
+        let rest_s = if tiers.machine().is_this_machine() { default.rest_s } else { 0.0 };
+        PlacementRules { room_bytes: room.collect(), rest_s, ..default }
     }
 
     /// Proposes moves of columns by the [`reads`](TieredTable::reads) of this table. Nothing is moved.

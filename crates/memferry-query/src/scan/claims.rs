@@ -39,7 +39,27 @@ struct Items {
     /// Partition, and index in it, of each row group.
     groups: Vec<(usize, usize)>,
     /// The domain of each row group.
-    homes: Vec<usize>,
+    homes: Vec<Home>,
+}
+
+/// The domain to which a row group belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Home {
+    domain: usize,
+    /// For a row group beside CPUs of no domain, which belongs to any domain: the socket of these CPUs, if it is known.
+    elsewhere: Option<Option<u32>>,
+}
+
+impl Items {
+    /// How far a row group is from the CPUs of a partition.
+    fn distance(&self, partition: usize, number: usize) -> Distance {
+        let (worker, home) = (self.workers[partition], self.homes[number]);
+        match home.elsewhere {
+            None => self.domains.distance(worker, home.domain),
+            Some(socket) if socket.is_some() && socket == self.domains[worker].socket => Distance::SameSocket,
+            Some(_) => Distance::OtherSocket,
+        }
+    }
 }
 
 /// The claims of one execution.
@@ -102,7 +122,7 @@ impl RowGroupClaims {
             readers.entry(domains[worker].cpu_node).or_default().0 += 1;
         }
         for (number, &home) in homes.iter().enumerate() {
-            if let Some((_, groups)) = readers.get_mut(&domains[home].cpu_node) {
+            if let Some((_, groups)) = readers.get_mut(&domains[home.domain].cpu_node) {
                 groups.insert(number);
             }
         }
@@ -133,7 +153,8 @@ impl RowGroupClaims {
             }
         }
         let Items { domains, stealing, workers, homes, .. } = &*self.items;
-        let dealt = claims(domains, *stealing, workers, homes);
+        let homes: Vec<usize> = homes.iter().map(|home| home.domain).collect();
+        let dealt = claims(domains, *stealing, workers, &homes);
         let mut claimers: Vec<_> = dealt.into_iter().map(Some).collect();
         let claimer = claimers[partition].take().expect("each worker has one");
         let running = Arc::new(());
@@ -152,17 +173,22 @@ struct RunningClaimer {
 
 /// The domain of each row group: that beside the node of most of its bytes. If the node has several, partitions lie in them
 /// in turns.
-fn homes(data: &TableData, tiers: &Tiers, domains: &Domains) -> Vec<usize> {
-    let beside = |node: NodeId| -> Vec<usize> {
-        let cpu_node = tiers.machine().node(node).map_or(node, |node| node.cpu_node);
-        match (0..domains.len()).filter(|&index| domains[index].cpu_node == cpu_node).collect::<Vec<_>>() {
-            // The CPUs of the node are not for this process, so no domain is nearer to the rows than another as far as is
-            // known.
-            none if none.is_empty() => (0..domains.len()).collect(),
-            beside => beside,
+fn homes(data: &TableData, tiers: &Tiers, domains: &Domains) -> Vec<Home> {
+    let beside = |node: NodeId| -> Vec<Home> {
+        let node_of = |id: NodeId| tiers.machine().node(id).ok();
+        let cpu_node = node_of(node).map_or(node, |node| node.cpu_node);
+        let beside: Vec<Home> = (0..domains.len())
+            .filter(|&index| domains[index].cpu_node == cpu_node)
+            .map(|domain| Home { domain, elsewhere: None })
+            .collect();
+        if !beside.is_empty() {
+            return beside;
         }
+        // The CPUs of the node are not for this process or this session, so all domains share its rows.
+        let elsewhere = Some(node_of(cpu_node).and_then(|node| node.socket));
+        (0..domains.len()).map(|domain| Home { domain, elsewhere }).collect()
     };
-    let mut known: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+    let mut known: BTreeMap<NodeId, Vec<Home>> = BTreeMap::new();
     let partitions = data.partitions().iter().enumerate();
     let groups =
         partitions.flat_map(|(partition, groups)| groups.iter().map(move |group| (partition, group)));
@@ -216,7 +242,8 @@ impl Places {
         if let (Some(items), Some(RunningClaimer { claimer, .. })) = (&self.items, &mut self.claimer) {
             let claim = if may_steal { claimer.next() } else { claimer.next_own() }?;
             let (partition, index) = items.groups[claim.item];
-            return Some(Place { partition, index, number: claim.item, distance: Some(claim.distance) });
+            let distance = Some(items.distance(self.partition, claim.item));
+            return Some(Place { partition, index, number: claim.item, distance });
         }
         let index = self.groups_read;
         if index == data.partitions()[self.partition].len() {
@@ -224,8 +251,47 @@ impl Places {
         }
         self.groups_read += 1;
         let number = self.groups_before + index;
-        let distance =
-            |items: &Arc<Items>| items.domains.distance(items.workers[self.partition], items.homes[number]);
-        Some(Place { partition: self.partition, index, number, distance: self.items.as_ref().map(distance) })
+        let distance = self.items.as_ref().map(|items| items.distance(self.partition, number));
+        Some(Place { partition: self.partition, index, number, distance })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use memferry::topology::Machine;
+
+    use super::*;
+    use crate::{Layout, load};
+
+    /// The distances of the row groups of a table on `home`, read by one partition on domain 0 of `domains`.
+    fn distances(machine: &Arc<Machine>, home: u32, domains: &Domains) -> Vec<Distance> {
+        let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..2048));
+        let rows = RecordBatch::try_from_iter([("a", column)]).unwrap();
+        let layout =
+            Layout { partitions: 1, row_group_rows: 512, ..Layout::new(Arc::clone(machine), NodeId(home)) };
+        let data = load::from_batches(rows.schema(), &[vec![rows]], &layout).unwrap();
+        let tiers = Tiers::builder(Arc::clone(machine)).budget_bytes(Some(1 << 20)).build().unwrap();
+        let claims = RowGroupClaims::new(&data, &tiers, domains, &[0], Stealing::Off);
+        let mut places = Places::new(&data, Some(&claims), 0, &Arc::new(TaskContext::default()));
+        std::iter::from_fn(|| places.next(&data, true)).filter_map(|place| place.distance).collect()
+    }
+
+    /// Rows whose CPUs belong to no domain were once counted as local.
+    #[test]
+    fn row_groups_beside_other_cpus_are_read_by_any_domain_and_not_local() {
+        let machine = Arc::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap());
+        let all = Domains::of(&machine).unwrap();
+        let last = all.on(&[NodeId(7)]).unwrap();
+        for (home, expected) in [
+            (7, Distance::Own),
+            (15, Distance::Own),
+            (4, Distance::SameSocket),
+            (12, Distance::SameSocket),
+            (0, Distance::OtherSocket),
+        ] {
+            assert_eq!(distances(&machine, home, &last), [expected; 4], "home {home}");
+        }
+        assert_eq!(distances(&machine, 4, &all), [Distance::OtherSocket; 4], "domain 0 is its only reader");
     }
 }

@@ -462,6 +462,35 @@ async fn operators_run_on_the_domains_that_the_binding_names() {
     }
 }
 
+/// A session on a part of the CPUs once ran anywhere if the part was one domain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_on_one_domain_of_several_runs_there() {
+    let Some(two) = two_domains() else { return };
+    let cpus = &two.domains()[1].cpus;
+    let one = QueryDomains::new(two.domains().confined(cpus).unwrap());
+    let plain = plain(&table(&two_tiers()));
+    for binding in ["opportunistic", "always"] {
+        let context = on(&one, Prefetch::Off, binding, "off").await;
+        let cpus_seen = Arc::new(Mutex::new(BTreeSet::new()));
+        let here = Arc::clone(&cpus_seen);
+        register(&context, "place", move |_| {
+            here.lock().unwrap().extend(memferry_dsa::internals::affinity::allowed().unwrap());
+        });
+        // One partition without an exchange, and several with one.
+        register_table(&context, "short", table_of(&two_tiers(), 4000, 1, 1024));
+        for table in ["short", "t"] {
+            run(&context, &format!("select sum(place(a)) from {table}")).await;
+            let seen = std::mem::take(&mut *cpus_seen.lock().unwrap());
+            assert_eq!(seen, cpus.iter().copied().collect(), "{binding}: {table}");
+        }
+        for sql in QUERIES {
+            assert_eq!(run(&context, sql).await.0, run(&plain, sql).await.0, "{binding}: {sql}");
+        }
+    }
+    let unbound = on(&one, Prefetch::Off, "none", "any").await;
+    assert_eq!(run(&unbound, QUERIES[0]).await.0, run(&plain, QUERIES[0]).await.0);
+}
+
 #[tokio::test]
 async fn settings_that_cannot_be_met_are_refused() {
     let Some(domains) = two_domains() else { return };

@@ -11,6 +11,7 @@ mod plan_ahead;
 mod plans;
 mod prefetch;
 mod rates_support;
+mod replicas;
 mod standing_scan;
 mod store_support;
 mod tables;

@@ -25,14 +25,14 @@ use parquet::basic::{Compression, GzipLevel, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
 /// A layout with small groups, so that small tables have several.
-fn layout(partitions: usize, row_group_rows: usize) -> Layout {
+pub(crate) fn layout(partitions: usize, row_group_rows: usize) -> Layout {
     let machine = Arc::new(Machine::discover().unwrap());
     let home = machine.nodes()[0].id;
     Layout { partitions, row_group_rows, ..Layout::new(machine, home) }
 }
 
 /// SplitMix64 without its second multiplication: good enough for test data.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn below(&mut self, end: usize) -> usize {
@@ -43,7 +43,7 @@ impl Random {
 }
 
 /// A random column of each supported kind of type; all but the first have nulls.
-fn batch_of_all_types(random: &mut Random, rows: usize) -> RecordBatch {
+pub(crate) fn batch_of_all_types(random: &mut Random, rows: usize) -> RecordBatch {
     let null = |random: &mut Random| random.below(5) == 0;
     let nulls = |random: &mut Random| NullBuffer::from_iter((0..rows).map(|_| !null(random)));
     let integers = |random: &mut Random, rows: usize| -> ArrayRef {

@@ -149,6 +149,21 @@ pub(crate) fn a_node_to_fill(machine: &Machine, nodes: &[NodeId]) -> Option<(Nod
     Some((smallest, largest))
 }
 
+/// A node whose free memory is reserved as huge pages; `None`, said aloud, if there is none. `cargo xtask numa --all-machines`
+/// boots a guest with such a node.
+pub(crate) fn a_node_that_is_already_full(machine: &Machine) -> Option<NodeId> {
+    let is_full = |node: NodeId| {
+        let file = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
+        let reserved = fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok());
+        reserved.is_some_and(|pages| pages > 0) && node_free(node) < 8 * MIB
+    };
+    let full = machine.nodes().iter().map(|node| node.id).find(|&node| is_full(node));
+    if full.is_none() {
+        skip(Needs::Nodes, "no node is full; `cargo xtask numa --machine made-up-cxl-node --full 2` has one");
+    }
+    full
+}
+
 /// Binds memory to a node until there is no room left, and how that was said.
 pub(crate) fn fill(machine: &Machine, node: NodeId) -> (Vec<Mapping>, MemoryError) {
     let mut mappings = Vec::new();

@@ -14,9 +14,11 @@
 //!
 //! **Hysteresis.** A move must pay within [`payback_s`](PlacementRules::payback_s) of such windows, and the loss that was
 //! seen since the last change must have reached the cost of the move, as a skier who rents until the rent has reached the price of
-//! skis. Each further move of a column needs twice the loss that the one before needed, so a workload that alternates moves a
-//! column a few times at most. Source of the idea: Psaroudakis et al., *Scaling Up Concurrent Main-Memory Column-Store Scans:
-//! Towards Adaptive NUMA-aware Data and Task Placement*, VLDB 2015, by way of Greinsmark 2020, chapter 6.
+//! skis. Each further move of a column needs twice the loss that the one before needed. After each move a column rests: until the
+//! rest is over, it moves only back to places that it left, and each move back doubles the rests after it. So a column leaves a
+//! place that has become bad as soon as the loss says so, and does not try that place again soon. Source of the idea: Psaroudakis
+//! et al., *Scaling Up Concurrent Main-Memory Column-Store Scans: Towards Adaptive NUMA-aware Data and Task Placement*, VLDB 2015,
+//! by way of Greinsmark 2020, chapter 6; the rest is the exponential back-off of Metcalfe and Boggs, *Ethernet*, CACM 1976.
 //!
 //! Not modelled: copies to near memory that read the homes, writes, other programs, and CPUs that would begin to read when rows
 //! come near them.
@@ -25,7 +27,7 @@ mod loads;
 mod search;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::topology::{Machine, NodeId};
 
@@ -67,7 +69,30 @@ pub struct PlacedColumn {
     pub moves_count: u32,
     /// Time since the last move, or since one was forgotten.
     pub quiet_s: f64,
+    /// The nodes that it had before, the oldest first. Those since a place to which it moved back are left out.
+    pub former: Vec<BTreeSet<NodeId>>,
+    /// Number of moves back that are remembered. Each doubles the rests.
+    pub returns_count: u32,
 }
+
+impl PlacedColumn {
+    /// The time in which it still only moves back, with rests that begin at [`rest_s`](PlacementRules::rest_s).
+    fn resting_s(&self, rest_s: f64) -> f64 {
+        match self.moves_count {
+            0 => 0.0,
+            _ => (rest_s * f64::from(self.returns_count.min(REST_DOUBLINGS_MAX)).exp2() - self.quiet_s)
+                .max(0.0),
+        }
+    }
+
+    /// Its nodes.
+    fn nodes(&self) -> BTreeSet<NodeId> {
+        self.size_bytes.iter().filter(|(_, bytes)| **bytes > 0).map(|(&node, _)| node).collect()
+    }
+}
+
+/// Doublings of the rest: five minutes become 40, less than [`FORGET_S`], so that no move is forgotten during a rest.
+const REST_DOUBLINGS_MAX: u32 = 3;
 
 /// Windows that are kept. With windows of 10 s they cover the ten minutes of [`PlacementRules::payback_s`].
 const WINDOWS_MAX: usize = 60;
@@ -93,6 +118,8 @@ pub struct PlacementRules {
     pub payback_s: f64,
     /// The loss that must have been seen, in costs of the move; 0 moves on the first window.
     pub evidence: f64,
+    /// Rest of a column after a move; each move back doubles those after it, up to 8 times this. 0: none.
+    pub rest_s: f64,
     /// The nodes that may take columns, each with the bytes that it may take.
     pub room_bytes: BTreeMap<NodeId, u64>,
 }
@@ -100,8 +127,16 @@ pub struct PlacementRules {
 impl Default for PlacementRules {
     /// No node has room.
     fn default() -> Self {
-        // Ten minutes: a session of queries, and short beside the time that a table stays in memory.
-        Self { speed_up_min: SPEED_UP_MIN, payback_s: 600.0, evidence: 1.0, room_bytes: BTreeMap::new() }
+        Self {
+            speed_up_min: SPEED_UP_MIN,
+            // Ten minutes: a session of queries, and short beside the time that a table stays in memory.
+            payback_s: 600.0,
+            evidence: 1.0,
+            // Half of that, and so all of it after the first move back: a place that had to be left is not tried again before a
+            // move would have paid.
+            rest_s: 300.0,
+            room_bytes: BTreeMap::new(),
+        }
     }
 }
 
@@ -182,6 +217,9 @@ impl ReadHistory {
             while column.quiet_s >= FORGET_S {
                 column.quiet_s -= FORGET_S;
                 column.moves_count = column.moves_count.saturating_sub(1);
+                column.returns_count = column.returns_count.saturating_sub(1);
+                let forgotten = column.former.len().saturating_sub(column.moves_count as usize);
+                column.former.drain(..forgotten);
             }
         }
         if self.windows.len() >= WINDOWS_MAX {
@@ -190,15 +228,25 @@ impl ReadHistory {
         self.windows.push(window);
     }
 
-    /// The columns `moved` have these places now. What was read before is forgotten, since it was read elsewhere.
+    /// The columns `moved` have these places now, and rest. What was read before is forgotten, since it was read elsewhere.
     ///
     /// # Panics
     /// If a column is not there.
     pub fn moved(&mut self, moved: impl IntoIterator<Item = (usize, BTreeMap<NodeId, u64>)>) {
         for (column, size_bytes) in moved {
             let column = &mut self.columns[column];
+            let left = column.nodes();
             (column.size_bytes, column.quiet_s) = (size_bytes, 0.0);
             column.moves_count = column.moves_count.saturating_add(1);
+            let nodes = column.nodes();
+            match column.former.iter().position(|place| *place == nodes) {
+                Some(place) => {
+                    column.former.truncate(place);
+                    column.returns_count = column.returns_count.saturating_add(1);
+                }
+                None if nodes != left => column.former.push(left),
+                None => {}
+            }
         }
         self.windows.clear();
     }

@@ -105,6 +105,15 @@ impl<'a> Search<'a> {
         self.rules.speed_up_min
     }
 
+    /// The columns that are read and rest, by name, and the longest of these rests.
+    pub(super) fn resting(&self) -> (Vec<&'a str>, f64) {
+        let is_read = |column: usize| self.reads.iter().any(|by_column| !by_column[column].is_empty());
+        let resting = self.history.columns.iter().enumerate().filter(|(column, _)| is_read(*column));
+        let resting = resting.map(|(_, it)| (it.name.as_str(), it.resting_s(self.rules.rest_s)));
+        let (names, rests): (Vec<&str>, Vec<f64>) = resting.filter(|(_, rest_s)| *rest_s > 0.0).unzip();
+        (names, rests.into_iter().fold(0.0, f64::max))
+    }
+
     /// Time of all windows: what was measured, or the modelled time if that is longer.
     pub(super) fn windows_s(&self) -> f64 {
         let windows = self.history.windows.iter().zip(&self.loads);
@@ -188,7 +197,8 @@ impl<'a> Search<'a> {
         self.loads_after(steps).iter().map(Loads::seconds).sum()
     }
 
-    /// Places that a column could have: one memory, those beside its readers, and all of the kind that it has now.
+    /// Places that a column could have: one memory, those beside its readers, and all of the kind that it has now. While it
+    /// rests, those that it left.
     fn candidates(&self, column: usize) -> Vec<Step> {
         let reads = || self.reads.iter().flat_map(move |by_column| &by_column[column]);
         if reads().next().is_none() {
@@ -203,6 +213,13 @@ impl<'a> Search<'a> {
                 && self.rules.room_bytes.contains_key(&node.id)
         };
         let position = |id: NodeId| nodes.iter().position(|node| node.id == id);
+        let placed = &self.history.columns[column];
+        if placed.resting_s(self.rules.rest_s) > 0.0 {
+            let left =
+                placed.former.iter().map(|place| place.iter().filter_map(|&node| position(node)).collect());
+            let back = left.filter(|targets: &Vec<usize>| targets.iter().all(|&target| usable(target)));
+            return back.map(|targets| self.step(column, targets)).collect();
+        }
         let mut places: BTreeSet<Vec<usize>> =
             (0..nodes.len()).filter(|&it| usable(it)).map(|it| vec![it]).collect();
         let readers: BTreeSet<usize> = reads().map(|read| read.cpus).collect();

@@ -61,13 +61,24 @@ pub(super) fn of_advice(search: &Search<'_>, verdict: PlacementVerdict, nodes: &
         PlacementVerdict::Keep => match busiest(search) {
             None => "nothing was read at home".to_owned(),
             Some((is_memory, position)) => format!(
-                "no move would be {} times as fast and pay soon enough; the {} of node {} take{} longest",
+                "no move would be {} times as fast and pay soon enough; the {} of node {} take{} longest{}",
                 search.speed_up_min(),
                 if is_memory { "memory" } else { "CPUs" },
                 nodes[position].id,
                 if is_memory { "s" } else { "" },
+                rests(search),
             ),
         },
+    }
+}
+
+/// Which columns could not be moved yet, as the end of a sentence.
+fn rests(search: &Search<'_>) -> String {
+    match search.resting() {
+        (names, _) if names.is_empty() => String::new(),
+        (names, rest_s) => {
+            format!("; {} moved lately, and can only move back for up to {}", names.join(", "), time(rest_s))
+        }
     }
 }
 
