@@ -5,6 +5,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::workload::Balancing;
 use crate::QueryError;
@@ -12,26 +13,45 @@ use crate::QueryError;
 /// The kernel's switch; kernels without NUMA balancing have none.
 const SWITCH: &str = "/proc/sys/kernel/numa_balancing";
 
-/// The state of the switch during a run. Dropping it restores the state before.
-#[derive(Debug)]
-pub(super) struct BalancingSwitch {
+/// The kernel's switch of automatic NUMA balancing. Copies of it know what a run has changed.
+#[derive(Clone, Debug)]
+pub struct KernelBalancing {
     path: PathBuf,
-    /// `None` if it was not changed.
-    before: Option<String>,
-    state: String,
+    change: Arc<Mutex<Change>>,
 }
 
-impl BalancingSwitch {
-    /// Sets the switch of this kernel.
+#[derive(Debug)]
+enum Change {
+    /// No run has changed it.
+    None,
+    /// The state before the run.
+    Before(String),
+    /// It was restored for good.
+    Final,
+}
+
+impl KernelBalancing {
+    /// The switch of this kernel.
+    pub(super) fn of_kernel() -> KernelBalancing {
+        KernelBalancing::at(Path::new(SWITCH))
+    }
+
+    fn at(path: &Path) -> KernelBalancing {
+        KernelBalancing { path: path.to_owned(), change: Arc::new(Mutex::new(Change::None)) }
+    }
+
+    /// Restores the state before a run, for good: no other run changes it. For a process that a signal ends in mid-run.
+    pub fn restore(&self) {
+        self.write_back(Change::Final);
+    }
+
+    /// Sets the switch for a run.
     ///
     /// # Errors
     /// [`QueryError::Invalid`]: the kernel has no switch, or does not let this process change it.
-    pub(super) fn set(wanted: Balancing) -> Result<BalancingSwitch, QueryError> {
-        BalancingSwitch::at(Path::new(SWITCH), wanted)
-    }
-
-    fn at(path: &Path, wanted: Balancing) -> Result<BalancingSwitch, QueryError> {
-        let found = fs::read_to_string(path).map(|text| text.trim().to_owned());
+    pub(super) fn set(&self, wanted: Balancing) -> Result<BalancingSwitch<'_>, QueryError> {
+        let mut change = self.change();
+        let found = fs::read_to_string(&self.path).map(|text| text.trim().to_owned());
         let new = match wanted {
             Balancing::Kept => None,
             Balancing::Off => Some("0"),
@@ -41,23 +61,46 @@ impl BalancingSwitch {
             QueryError::Invalid(format!(
                 "automatic NUMA balancing cannot be switched {wanted} in {}: {error}; run as root on a kernel with several \
                  nodes, or choose --balancing kept",
-                path.display()
+                self.path.display()
             ))
         };
-        let mut switch = BalancingSwitch { path: path.to_owned(), before: None, state: "none".to_owned() };
-        match (found, new) {
-            (Ok(found), Some(new)) if found != new => {
-                fs::write(path, new).map_err(failed)?;
-                switch.before = Some(found);
-                switch.state = new.to_owned();
+        let state = match (found, new) {
+            (Ok(found), Some(new)) if found != new && matches!(*change, Change::None) => {
+                fs::write(&self.path, new).map_err(failed)?;
+                *change = Change::Before(found);
+                new.to_owned()
             }
-            (Ok(found), _) => switch.state = found,
-            (Err(_), None) => {}
+            (Ok(found), _) => found,
+            (Err(_), None) => "none".to_owned(),
             (Err(error), Some(_)) => return Err(failed(error)),
-        }
-        Ok(switch)
+        };
+        Ok(BalancingSwitch { kernel: self, state })
     }
 
+    fn write_back(&self, then: Change) {
+        let mut change = self.change();
+        if let Change::Before(before) = &*change {
+            // Nobody is left to be told.
+            let _ = fs::write(&self.path, before);
+        }
+        if !matches!(*change, Change::Final) {
+            *change = then;
+        }
+    }
+
+    fn change(&self) -> MutexGuard<'_, Change> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of the switch during a run. Dropping it restores the state before.
+#[derive(Debug)]
+pub(super) struct BalancingSwitch<'a> {
+    kernel: &'a KernelBalancing,
+    state: String,
+}
+
+impl BalancingSwitch<'_> {
     /// As rows say it: `off`, `on`, `tiering`, or `none` if the kernel has no switch.
     pub(super) fn state(&self) -> &str {
         match self.state.as_str() {
@@ -69,12 +112,9 @@ impl BalancingSwitch {
     }
 }
 
-impl Drop for BalancingSwitch {
+impl Drop for BalancingSwitch<'_> {
     fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            // Nobody is left to be told.
-            let _ = fs::write(&self.path, before);
-        }
+        self.kernel.write_back(Change::None);
     }
 }
 
@@ -87,22 +127,43 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("numa_balancing");
         fs::write(&path, "1\n").unwrap();
-        let read = || fs::read_to_string(&path).unwrap();
-        let kept = BalancingSwitch::at(&path, Balancing::Kept).unwrap();
-        assert_eq!((kept.state(), read().trim()), ("on", "1"));
-        let off = BalancingSwitch::at(&path, Balancing::Off).unwrap();
-        assert_eq!((off.state(), read().trim()), ("off", "0"));
-        drop((kept, off));
-        assert_eq!(read().trim(), "1");
-        assert_eq!(BalancingSwitch::at(&path, Balancing::On).unwrap().state(), "on");
+        let read = || fs::read_to_string(&path).unwrap().trim().to_owned();
+        let kernel = KernelBalancing::at(&path);
+        let kept = kernel.set(Balancing::Kept).unwrap();
+        assert_eq!((kept.state(), read().as_str()), ("on", "1"));
+        drop(kept);
+        for _ in 0..2 {
+            let off = kernel.set(Balancing::Off).unwrap();
+            assert_eq!((off.state(), read().as_str()), ("off", "0"));
+            drop(off);
+            assert_eq!(read(), "1");
+        }
+        assert_eq!(kernel.set(Balancing::On).unwrap().state(), "on");
+    }
+
+    #[test]
+    fn a_process_that_ends_restores_the_switch_for_good() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("numa_balancing");
+        fs::write(&path, "2\n").unwrap();
+        let kernel = KernelBalancing::at(&path);
+        let read = || fs::read_to_string(&path).unwrap().trim().to_owned();
+        let off = kernel.set(Balancing::Off).unwrap();
+        assert_eq!(read(), "0");
+        // Another thread does so, while the run goes on for a moment.
+        kernel.clone().restore();
+        assert_eq!(read(), "2");
+        drop(off);
+        let last = kernel.set(Balancing::Off).unwrap();
+        assert_eq!((last.state(), read().as_str()), ("tiering", "2"));
     }
 
     #[test]
     fn a_kernel_without_the_switch_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("numa_balancing");
-        assert_eq!(BalancingSwitch::at(&path, Balancing::Kept).unwrap().state(), "none");
-        let error = BalancingSwitch::at(&path, Balancing::On).unwrap_err().to_string();
+        assert_eq!(KernelBalancing::at(&path).set(Balancing::Kept).unwrap().state(), "none");
+        let error = KernelBalancing::at(&path).set(Balancing::On).unwrap_err().to_string();
         assert!(error.contains("--balancing kept") && !path.exists(), "{error}");
     }
 }

@@ -31,11 +31,11 @@ use memferry_bench::harness::{Provenance, Row};
 use memferry_query::load::Progress;
 use memferry_query::{Layout, PackedColumns, TieredTable, Tiers};
 
+pub use self::balancing::KernelBalancing;
 pub use self::workload::{
     Balancing, CLIENTS, Clients, PREDICATES, RANGE_PREDS, ROWS, Statement, Workers, Workload,
 };
 
-use self::balancing::BalancingSwitch;
 use self::clients::{Counted, Expected, LocalConnection, Times, deviation, jain};
 use self::places::Places;
 use self::server::{Server, confined_runtime};
@@ -51,6 +51,7 @@ pub struct SncdbBenchmark {
     values: Values,
     tables: [Arc<TieredTable>; 2],
     maker: TableMaker,
+    balancing: KernelBalancing,
     /// Counts that were found without a database, by statement.
     known: Vec<(Statement, Vec<i64>)>,
     /// Bytes of a column of random integers.
@@ -130,7 +131,24 @@ impl SncdbBenchmark {
         let tables = [table(first)?, table(second)?];
         let (warm_up, seconds) = (Duration::from_secs(5), 10);
         let (known, protocol) = (Vec::new(), Protocol::InProcess);
-        Ok(SncdbBenchmark { places, values, tables, maker, known, column_bytes, warm_up, seconds, protocol })
+        let balancing = KernelBalancing::of_kernel();
+        Ok(SncdbBenchmark {
+            places,
+            values,
+            tables,
+            maker,
+            balancing,
+            known,
+            column_bytes,
+            warm_up,
+            seconds,
+            protocol,
+        })
+    }
+
+    /// The switch that runs change, to be restored if a signal ends the process.
+    pub fn balancing(&self) -> KernelBalancing {
+        self.balancing.clone()
     }
 
     /// Whether the two domains are parts of one node, which shares its memory between them.
@@ -163,7 +181,7 @@ impl SncdbBenchmark {
         let expected = self.expected(&workload.statement);
         let clients_on = self.places.clients(workload.clients)?;
         let server = Server::start(&self.places, workload, &self.tables)?;
-        let balancing = BalancingSwitch::set(workload.balancing)?;
+        let balancing = self.balancing.set(workload.balancing)?;
         let threads_count = clients_on.as_ref().map_or(self.places.cpus_count(), Vec::len);
         let clients = confined_runtime("clients", threads_count.min(workload.connections), clients_on)?;
         let sql = workload.statement.sql(self.values.rows);
@@ -185,7 +203,7 @@ impl SncdbBenchmark {
             #[cfg(feature = "postgres")]
             Protocol::Postgres => {
                 let any = (std::net::Ipv4Addr::LOCALHOST, 0).into();
-                let listener = postgres::Listener::start(&server.handle(), sessions, any)?;
+                let listener = postgres::Listener::start(&server, any)?;
                 let connect = async {
                     let mut connections = Vec::new();
                     for _ in 0..workload.connections {
@@ -197,7 +215,7 @@ impl SncdbBenchmark {
                 clients::run(connections, clients.handle(), &expected, times, seed, at_start)?
             }
         };
-        let read = started.map(|(begin, before)| rates(&before, &server.traffic().bytes(), begin.elapsed()));
+        let read = started.map(|(begin, before)| rates(before, server.traffic().bytes(), begin.elapsed()));
         Ok(rows_of(&workload.name(), balancing.state(), &counted, &read.unwrap_or_default()))
     }
 
@@ -215,8 +233,8 @@ impl SncdbBenchmark {
         until: impl Future<Output = ()>,
     ) -> Result<(), QueryError> {
         let server = Server::start(&self.places, workload, &self.tables)?;
-        let _balancing = BalancingSwitch::set(workload.balancing)?;
-        let listener = postgres::Listener::start(&server.handle(), server.sessions(), address)?;
+        let _balancing = self.balancing.set(workload.balancing)?;
+        let listener = postgres::Listener::start(&server, address)?;
         ready(listener.address());
         server.handle().block_on(until);
         Ok(())
@@ -244,10 +262,9 @@ impl SncdbBenchmark {
 const COLUMN_MB: f64 = 276.0;
 
 /// MB per second that the workers of each domain have read, by distance.
-fn rates(before: &[[u64; 3]], after: &[[u64; 3]], elapsed: Duration) -> Vec<[f64; 3]> {
+fn rates(before: [[u64; 3]; 2], after: [[u64; 3]; 2], elapsed: Duration) -> [[f64; 3]; 2] {
     let rate = |before: u64, after: u64| (after - before) as f64 / 1e6 / elapsed.as_secs_f64();
-    let of_domain = |(before, after): (&[u64; 3], &[u64; 3])| [0, 1, 2].map(|it| rate(before[it], after[it]));
-    before.iter().zip(after).map(of_domain).collect()
+    [0, 1].map(|domain| [0, 1, 2].map(|it| rate(before[domain][it], after[domain][it])))
 }
 
 /// The rows of a run under `NAME_balancing_STATE`: answers per second, with their deviation (`_deviation`), Jain's index over the

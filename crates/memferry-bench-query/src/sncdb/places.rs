@@ -3,7 +3,7 @@
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::harness::Random;
 use memferry_dsa::internals::affinity;
-use memferry_query::schedule::Domains;
+use memferry_query::schedule::{Domain, Domains};
 
 use super::workload::{Clients, Workers, Workload};
 use crate::QueryError;
@@ -89,6 +89,11 @@ impl Places {
         self.domains.confined(&confined).map_err(|error| QueryError::Invalid(error.to_string()))
     }
 
+    /// Which of the two domains has the CPUs of these workers.
+    pub(super) fn index_of(&self, workers: &Domain) -> usize {
+        usize::from(workers.cpus.iter().any(|cpu| self.domains[1].cpus.contains(cpu)))
+    }
+
     /// The CPUs of the clients; `None`: any.
     ///
     /// # Errors
@@ -142,6 +147,9 @@ mod tests {
         assert_eq!(halves, all.iter().map(|cpus| cpus / 2).collect::<Vec<_>>());
         let second = places.workers(Workers::Second).unwrap();
         assert_eq!((second.len(), &second[0].cpus), (1, &places.domains[1].cpus));
+        let of_half = places.workers(Workers::Half).unwrap();
+        let indices: Vec<usize> = of_half.iter().chain(second.iter()).map(|it| places.index_of(it)).collect();
+        assert_eq!(indices, [0, 1, 1], "the second domain keeps its number without the first");
         let half = places.workers(Workers::Half).unwrap();
         assert!(half[1].cpus.iter().all(|cpu| places.domains[1].cpus.contains(cpu)), "{half:?}");
     }

@@ -25,18 +25,29 @@ use crate::QueryError;
 /// Names of the counters of a scan on domains: bytes read in memory of the domain, of its neighbours, of other sockets.
 const BYTES_BY_DISTANCE: [&str; 3] = ["bytes_local", "bytes_same_socket", "bytes_remote"];
 
+/// Stack of a thread: DataFusion plans nested expressions by recursion, and with 8 MiB a sum of 400 numbers overflows in the
+/// development profile. Pages that are not touched take no memory.
+const STACK_BYTES: usize = 64 << 20;
+
 /// A server with workers as a run wants them. Dropping it ends them.
 pub(super) struct Server {
     /// `None` while it is dropped.
     runtime: Option<Runtime>,
+    /// The CPUs of its workers.
+    cpus: Vec<u32>,
     /// The session of which those of connections are copies: they share its tables.
     template: SessionContext,
     traffic: Arc<Traffic>,
 }
 
-/// Bytes that the workers of each domain have read, by distance. Relaxed: they are counts.
+/// Bytes that the workers of each of the two domains have read, by distance.
 #[derive(Debug)]
-pub(super) struct Traffic(Vec<[AtomicU64; 3]>);
+pub(super) struct Traffic {
+    /// Which of the two is a domain of the run.
+    domains: Vec<usize>,
+    /// Relaxed: they are counts.
+    read: [[AtomicU64; 3]; 2],
+}
 
 impl Traffic {
     fn add(&self, plan: &dyn ExecutionPlan) {
@@ -47,10 +58,11 @@ impl Traffic {
                 let distance = BYTES_BY_DISTANCE.iter().position(|&name| name == metric.value().name());
                 let domain = metric.labels().iter().find(|label| label.name() == "domain");
                 if let (Some(distance), Some(domain)) = (distance, domain)
-                    && let Some(read) =
-                        domain.value().parse().ok().and_then(|domain: usize| self.0.get(domain))
+                    && let Some(&domain) =
+                        domain.value().parse().ok().and_then(|domain: usize| self.domains.get(domain))
                 {
-                    read[distance].fetch_add(metric.value().as_usize() as u64, Ordering::Relaxed);
+                    self.read[domain][distance]
+                        .fetch_add(metric.value().as_usize() as u64, Ordering::Relaxed);
                 }
             }
         }
@@ -60,8 +72,8 @@ impl Traffic {
     }
 
     /// The counts so far.
-    pub(super) fn bytes(&self) -> Vec<[u64; 3]> {
-        self.0.iter().map(|read| read.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))).collect()
+    pub(super) fn bytes(&self) -> [[u64; 3]; 2] {
+        self.read.each_ref().map(|read| read.each_ref().map(|bytes| bytes.load(Ordering::Relaxed)))
     }
 }
 
@@ -75,7 +87,8 @@ impl Server {
         tables: &[Arc<TieredTable>; 2],
     ) -> Result<Server, QueryError> {
         let domains = places.workers(workload.workers)?;
-        let traffic = Traffic((0..domains.len()).map(|_| Default::default()).collect());
+        let of_run = domains.iter().map(|domain| places.index_of(domain)).collect();
+        let traffic = Traffic { domains: of_run, read: Default::default() };
         let cpus = cpus(&domains);
         let runtime = confined_runtime("server", cpus.len(), Some(cpus.clone()))?;
         let options = SessionOptions {
@@ -90,12 +103,18 @@ impl Server {
         for (index, table) in tables.iter().enumerate() {
             template.register_table(format!("tbl_{index}"), Arc::clone(table) as _)?;
         }
-        Ok(Server { runtime: Some(runtime), template, traffic: Arc::new(traffic) })
+        Ok(Server { runtime: Some(runtime), cpus, template, traffic: Arc::new(traffic) })
     }
 
     /// The runtime of its workers.
     pub(super) fn handle(&self) -> Handle {
         self.runtime.as_ref().expect("it is not being dropped").handle().clone()
+    }
+
+    /// The CPUs of its workers.
+    #[cfg(feature = "postgres")]
+    pub(super) fn cpus(&self) -> &[u32] {
+        &self.cpus
     }
 
     /// The bytes that the workers have read.
@@ -163,7 +182,8 @@ pub(super) fn confined_runtime(
     cpus: Option<Vec<u32>>,
 ) -> Result<Runtime, QueryError> {
     let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(threads_count.max(1)).thread_name(format!("sncdb {name}")).enable_all();
+    builder.worker_threads(threads_count.max(1)).thread_name(format!("sncdb {name}"));
+    builder.thread_stack_size(STACK_BYTES).enable_all();
     if let Some(cpus) = cpus {
         // The CPUs are allowed ones, or `Places` would not have them; the thread is of use anywhere.
         builder.on_thread_start(move || drop(affinity::confine(&cpus)));

@@ -1,39 +1,42 @@
-//! One connection: its session, its statements, and the end of a query whose client is gone.
+//! One connection: its session and its statements.
 
 use std::fmt::Debug;
-use std::future::{Future, pending};
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::DataType;
-use datafusion::error::DataFusionError;
-use datafusion::execution::context::SQLOptions;
-use datafusion::logical_expr::{LogicalPlan, Statement};
-use datafusion::sql::parser::{DFParser, Statement as SqlStatement};
-use datafusion::sql::sqlparser::ast::Statement as AstStatement;
-use futures::{Sink, StreamExt, stream};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::scalar::ScalarValue;
+use datafusion::sql::parser::Statement as SqlStatement;
+use futures::Sink;
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::auth::noop::NoopStartupHandler;
 use pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
 use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
-use pgwire::api::results::{FieldInfo, QueryResponse, Response, Tag};
+use pgwire::api::results::{FieldInfo, Response};
 use pgwire::api::stmt::QueryParser;
 use pgwire::api::store::PortalStore;
-use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionManager, PgWireServerHandlers, Type};
-use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::api::{
+    ClientInfo, ClientPortalStore, ConnectionHandle, ConnectionManager, PgWireServerHandlers, Type,
+};
+use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::extendedquery::Execute;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
 use super::super::server::{Prepared, Session, Sessions};
-use super::values::{fields_of, parameters, rows_of, type_of};
+use super::query::{self, Begun, Stop, gone};
+use super::statement::{check, explain, parse, transaction, user_error};
+use super::values::{fields_of, parameters, type_of};
 
 /// Rows that a client can ask for at once. pgwire allocates a list of as many as it is told.
 const ROWS_AT_ONCE_MAX: i32 = 100_000;
 
 /// The connection of one client.
 pub(super) struct Handler {
+    workers: Handle,
     sessions: Sessions,
     /// Opened by the first statement: a client that sends none, or garbage, needs none.
     session: OnceLock<Session>,
@@ -64,89 +67,50 @@ impl PgWireServerHandlers for Handlers {
 }
 
 impl Handler {
-    pub(super) fn new(sessions: Sessions, watched: TcpStream, manager: Arc<ConnectionManager>) -> Handler {
-        Handler { sessions, session: OnceLock::new(), watched: Arc::new(watched), manager }
-    }
-
-    fn session(&self) -> &Session {
-        self.session.get_or_init(|| self.sessions.open())
+    pub(super) fn new(
+        workers: Handle,
+        sessions: Sessions,
+        watched: TcpStream,
+        manager: Arc<ConnectionManager>,
+    ) -> Handler {
+        Handler { workers, sessions, session: OnceLock::new(), watched: Arc::new(watched), manager }
     }
 
     /// A statement that may run here, prepared.
     async fn prepare(&self, statement: SqlStatement) -> PgWireResult<Prepared> {
-        let session = self.session();
-        let plan = session.context.state().statement_to_plan(statement).await.map_err(explain)?;
-        check(&plan)?;
-        session.optimise(&plan).map_err(explain)
+        let session = self.session.get_or_init(|| self.sessions.open()).clone();
+        let prepare = async move {
+            let plan = session.context.state().statement_to_plan(statement).await.map_err(explain)?;
+            check(&plan)?;
+            session.optimise(&plan).map_err(explain)
+        };
+        query::on(&self.workers, prepare).await
     }
 
-    /// Begins a statement, and waits for its first rows as long as the client is there.
-    async fn respond(
-        &self,
-        prepared: &Prepared,
-        values: Vec<datafusion::scalar::ScalarValue>,
-        format: &Format,
-    ) -> PgWireResult<Response> {
-        let while_there = async {
-            let running = prepared.start(values).await.map_err(explain)?;
-            let schema = running.schema();
-            let mut batches = Box::pin(running.batches());
-            let first = batches.next().await.transpose().map_err(explain)?;
-            if schema.fields().is_empty() {
-                return Ok(Response::Execution(Tag::new("OK")));
-            }
-            let fields = fields_of(&schema, format)?;
-            let of_rows = Arc::clone(&fields);
-            let rows = stream::iter(first.map(Ok)).chain(batches).flat_map(move |batch| {
-                let rows = batch.map_err(explain).and_then(|batch| rows_of(&batch, &of_rows));
-                stream::iter(match rows {
-                    Ok(rows) => rows.into_iter().map(Ok).collect(),
-                    Err(error) => vec![Err(error)],
-                })
-            });
-            let rows = rows.take_until(Box::pin(gone(Arc::clone(&self.watched))));
-            Ok(Response::Query(QueryResponse::new(fields, rows)))
-        };
+    /// Begins a query, and waits for its first rows as long as the client is there.
+    async fn begin(&self, prepared: Prepared, values: Vec<ScalarValue>) -> PgWireResult<Begun> {
         tokio::select! {
-            response = while_there => response,
+            begun = Begun::begin(&self.workers, prepared, values) => begun,
             () = gone(Arc::clone(&self.watched)) => Err(PgWireError::QueryCanceled),
         }
     }
-}
 
-/// Ends when the client has closed its connection. A client that has sent its next message is there.
-fn gone(socket: Arc<TcpStream>) -> impl Future<Output = ()> + Send {
-    async move {
-        if let Ok(1..) = socket.peek(&mut [0]).await {
-            pending::<()>().await;
-        }
+    /// Ends the rows of queries that have begun. pgwire itself lets a client cancel a query until its first rows, and forgets
+    /// that with the end of `do_query`, which must not wait after this.
+    async fn stop<C: ClientInfo>(&self, client: &C) -> Stop {
+        let handle = client.session_extensions().get::<Arc<ConnectionHandle>>();
+        let cancelled = match handle {
+            Some(handle) => Some(handle.start_query().await),
+            None => None,
+        };
+        Stop::when(Arc::clone(&self.watched), cancelled)
     }
 }
 
-/// Begins and ends of transactions, which drivers send around statements: here nothing is written.
-fn transaction(statement: &SqlStatement) -> Option<Response> {
-    let SqlStatement::Statement(statement) = statement else { return None };
-    match **statement {
-        AstStatement::StartTransaction { .. } => Some(Response::TransactionStart(Tag::new("BEGIN"))),
-        AstStatement::Commit { .. } => Some(Response::TransactionEnd(Tag::new("COMMIT"))),
-        AstStatement::Rollback { .. } => Some(Response::TransactionEnd(Tag::new("ROLLBACK"))),
-        _ => None,
-    }
-}
-
-/// Refuses plans that write or change what other sessions see.
-fn check(plan: &LogicalPlan) -> PgWireResult<()> {
-    let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false);
-    options.verify_plan(plan).map_err(explain)?;
-    if let LogicalPlan::Statement(Statement::SetVariable(set)) = plan
-        && set.variable.starts_with("datafusion.runtime")
-    {
-        return Err(user_error(
-            "42501",
-            format!("{} is shared by all sessions and cannot be set", set.variable),
-        ));
-    }
-    Ok(())
+/// The answer to a statement.
+enum Answer {
+    Complete(Response),
+    Begun(Begun),
 }
 
 impl NoopStartupHandler for Handler {
@@ -157,23 +121,26 @@ impl NoopStartupHandler for Handler {
 
 #[async_trait]
 impl SimpleQueryHandler for Handler {
-    async fn do_query<C>(&self, _client: &mut C, query: &str) -> PgWireResult<Vec<Response>>
+    async fn do_query<C>(&self, client: &mut C, query: &str) -> PgWireResult<Vec<Response>>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
         C::PortalStore: PortalStore,
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let mut responses = Vec::new();
-        for statement in DFParser::parse_sql(query).map_err(explain)? {
-            if let Some(response) = transaction(&statement) {
-                responses.push(response);
-                continue;
-            }
-            let prepared = self.prepare(statement).await?;
-            responses.push(self.respond(&prepared, Vec::new(), &Format::UnifiedText).await?);
+        let mut answers = Vec::new();
+        for statement in parse(query)? {
+            answers.push(match transaction(&statement) {
+                Some(response) => Answer::Complete(response),
+                None => Answer::Begun(self.begin(self.prepare(statement).await?, Vec::new()).await?),
+            });
         }
-        Ok(responses)
+        let stop = self.stop(client).await;
+        let response = |answer| match answer {
+            Answer::Complete(response) => Ok(response),
+            Answer::Begun(begun) => begun.response(&Format::UnifiedText, &stop),
+        };
+        answers.into_iter().map(response).collect()
     }
 }
 
@@ -202,7 +169,7 @@ impl ExtendedQueryHandler for Extended {
 
     async fn do_query<C>(
         &self,
-        _client: &mut C,
+        client: &mut C,
         portal: &Portal<Prepared>,
         _max_rows: usize,
     ) -> PgWireResult<Response>
@@ -214,7 +181,8 @@ impl ExtendedQueryHandler for Extended {
     {
         let prepared = &portal.statement.statement;
         let values = parameters(portal, &parameter_types(prepared)?)?;
-        self.0.respond(prepared, values, &portal.result_column_format).await
+        let begun = self.0.begin(prepared.clone(), values).await?;
+        begun.response(&portal.result_column_format, &self.0.stop(client).await)
     }
 }
 
@@ -234,7 +202,7 @@ impl QueryParser for Parser {
     where
         C: ClientInfo + Unpin + Send + Sync,
     {
-        let mut statements = DFParser::parse_sql(sql).map_err(explain)?;
+        let mut statements = parse(sql)?;
         match (statements.pop_front(), statements.len()) {
             (None, _) => Ok(None),
             (Some(statement), 0) => Ok(Some(self.0.prepare(statement).await?)),
@@ -269,24 +237,4 @@ fn parameter_types(prepared: &Prepared) -> PgWireResult<Vec<Option<DataType>>> {
         None => Err(user_error("42P02", format!("there is no parameter ${number}; number them from $1 on"))),
     };
     (1..=named.len()).map(of_parameter).collect()
-}
-
-fn explain(error: DataFusionError) -> PgWireError {
-    let code = match error.find_root() {
-        DataFusionError::SQL(..) => "42601",
-        DataFusionError::Plan(_) | DataFusionError::SchemaError(..) => "42000",
-        DataFusionError::NotImplemented(_) => "0A000",
-        _ => "XX000",
-    };
-    user_error(code, error.strip_backtrace())
-}
-
-/// An error of the statement. Codes are those of PostgreSQL 18, appendix A.
-pub(super) fn user_error(code: &str, text: impl Into<String>) -> PgWireError {
-    PgWireError::UserError(Box::new(ErrorInfo::new("ERROR".to_owned(), code.to_owned(), text.into())))
-}
-
-/// A message that breaks the protocol.
-pub(super) fn wrong_message(text: impl Into<String>) -> PgWireError {
-    user_error("08P01", text)
 }

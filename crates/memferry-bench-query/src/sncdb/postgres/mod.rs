@@ -1,9 +1,13 @@
 //! The server of the study for clients of PostgreSQL: the crate pgwire speaks the protocol, this module has the sessions.
 //!
 //! ```text
-//! Listener ── accepts, a task for each connection ─▶ pgwire ─▶ Handler ── one session ─▶ Prepared
-//!                                                               watches the socket: a query whose client is gone ends
+//! threads of the protocol                                                      │ workers of the server
+//! Listener ── accepts, a task for each connection ─▶ pgwire ─▶ Handler ────────┼── one session ─▶ Prepared
+//!                                                              watches the socket and requests to cancel
 //! ```
+//!
+//! Queries that keep all workers busy delay neither new connections nor cancellations: the protocol has threads of its own, on the
+//! same CPUs. A query ends when its client is gone.
 //!
 //! There is no TLS and no password: it is a server for a benchmark on one machine. Statements that write, and those that read
 //! files, are refused.
@@ -12,6 +16,8 @@
 
 mod connection;
 mod handler;
+mod query;
+mod statement;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -24,14 +30,13 @@ use pgwire::api::ConnectionManager;
 use pgwire::tokio::process_socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 
 pub(super) use self::connection::PostgresConnection;
 
 use self::handler::{Handler, Handlers};
-use super::server::Sessions;
+use super::server::{Server, Sessions, confined_runtime};
 use crate::QueryError;
 
 /// Connections at a time. Each takes two file descriptors: one is for noticing that the client is gone.
@@ -46,24 +51,23 @@ const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Listens for clients. Dropping it closes all connections.
 pub(super) struct Listener {
     address: SocketAddr,
-    accepting: JoinHandle<()>,
+    /// Threads of the protocol; `None` while it is dropped.
+    runtime: Option<Runtime>,
 }
 
 impl Listener {
-    /// Listens at an address; the port 0 is a free one. Connections are served by `server`.
+    /// Listens at an address; the port 0 is a free one. Queries run on the workers of `server`.
     ///
     /// # Errors
-    /// [`QueryError::Listen`].
-    pub(super) fn start(
-        server: &Handle,
-        sessions: Sessions,
-        address: SocketAddr,
-    ) -> Result<Listener, QueryError> {
+    /// [`QueryError::Listen`], [`QueryError::Threads`].
+    pub(super) fn start(server: &Server, address: SocketAddr) -> Result<Listener, QueryError> {
         let failed = |error| QueryError::Listen { address, error };
-        let listener = server.block_on(TcpListener::bind(address)).map_err(failed)?;
+        let cpus = server.cpus();
+        let runtime = confined_runtime("protocol", cpus.len(), Some(cpus.to_vec()))?;
+        let listener = runtime.block_on(TcpListener::bind(address)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let accepting = server.spawn(accept(listener, sessions));
-        Ok(Listener { address, accepting })
+        drop(runtime.spawn(accept(listener, server.handle(), server.sessions())));
+        Ok(Listener { address, runtime: Some(runtime) })
     }
 
     /// The address with its port.
@@ -74,42 +78,42 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.accepting.abort();
+        if let Some(runtime) = self.runtime.take() {
+            // Its tasks end at their next `await`; dropping a runtime would wait for them in any context.
+            runtime.shutdown_background();
+        }
     }
 }
 
-async fn accept(listener: TcpListener, sessions: Sessions) {
+async fn accept(listener: TcpListener, workers: Handle, sessions: Sessions) {
     let manager = Arc::new(ConnectionManager::new());
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    // Dropped with this task, which ends all of them.
-    let mut connections = tokio::task::JoinSet::new();
     loop {
-        // Ended ones need no memory.
-        while connections.try_join_next().is_some() {}
         let Ok((socket, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_AGAIN).await;
             continue;
         };
-        let (sessions, manager) = (sessions.clone(), Arc::clone(&manager));
+        let (workers, sessions, manager) = (workers.clone(), sessions.clone(), Arc::clone(&manager));
         match Arc::clone(&places).try_acquire_owned() {
-            Ok(place) => drop(connections.spawn(async move {
+            Ok(place) => drop(tokio::spawn(async move {
                 let _place = place;
                 // Errors are those of this client, which has been told or is gone.
-                let _ = serve(socket, sessions, manager).await;
+                let _ = serve(socket, workers, sessions, manager).await;
             })),
-            Err(_) => drop(connections.spawn(refuse(socket))),
+            Err(_) => drop(tokio::spawn(refuse(socket))),
         }
     }
 }
 
 async fn serve(
     socket: TcpStream,
+    workers: Handle,
     sessions: Sessions,
     manager: Arc<ConnectionManager>,
 ) -> std::io::Result<()> {
     let socket = socket.into_std()?;
     let watched = TcpStream::from_std(socket.try_clone()?)?;
-    let handler = Arc::new(Handler::new(sessions, watched, manager));
+    let handler = Arc::new(Handler::new(workers, sessions, watched, manager));
     process_socket(TcpStream::from_std(socket)?, None, Handlers(handler)).await
 }
 

@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use memferry_query::schedule::{Binding, Domains, Stealing};
 use memferry_testing::{Needs, skip};
 use tokio::runtime::Runtime;
@@ -13,6 +14,8 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 use super::super::places::Places;
 use super::super::server::Server;
 use super::super::{Balancing, Clients, Protocol, SncdbBenchmark, Statement, Workers, Workload};
+use super::query::on;
+use super::statement::TOKENS_MAX;
 use super::*;
 
 const ROWS: u64 = 30_000;
@@ -51,7 +54,7 @@ impl Served {
         let places = Places::of(&machine, 7).unwrap();
         let server = Server::start(&places, &workload(Statement::Random), &bench.tables).unwrap();
         let any = (std::net::Ipv4Addr::LOCALHOST, 0).into();
-        let listener = Listener::start(&server.handle(), server.sessions(), any).unwrap();
+        let listener = Listener::start(&server, any).unwrap();
         let clients = Runtime::new().unwrap();
         Some(Served { server, listener, clients, bench })
     }
@@ -118,6 +121,11 @@ fn statements_answer_as_within_the_process() {
     assert_eq!(rows.len() as u64, ROWS);
 }
 
+/// A statement that adds up so many numbers: twice as many words and signs.
+fn sum(numbers: usize) -> String {
+    format!("select {}", vec!["1"; numbers].join("+"))
+}
+
 #[test]
 fn wrong_statements_are_answered_with_an_error() {
     let Some(served) = Served::start() else { return };
@@ -128,13 +136,21 @@ fn wrong_statements_are_answered_with_an_error() {
         ("select 1 / 0", "ivide by zero"),
         ("drop table tbl_0", "DDL not supported"),
         ("create table t as select 1", "DDL not supported"),
-        ("copy (select 1) to '/tmp/memferry-sncdb.parquet'", "DML not supported"),
+        ("copy (select 1) to '/tmp/memferry-sncdb.parquet'", "COPY is not supported"),
+        ("explain copy (select 1) to '/tmp/memferry-sncdb.parquet'", "DML not supported"),
         ("set datafusion.runtime.memory_limit = '1M'", "shared by all sessions"),
+        ("copy tbl_0 to stdout", "COPY is not supported"),
+        ("select 1; -- a file\n copy tbl_0 from stdin", "COPY is not supported"),
+        ("select 'it", "Unterminated"),
+        (&sum(TOKENS_MAX), "ask in parts"),
     ] {
         let error = served.ask(&client, sql).unwrap_err();
         assert!(error.contains(says), "{sql}: {error}");
     }
     assert_eq!(served.ask(&client, "select 2").unwrap(), ["2"], "the connection goes on");
+    // The longest sum that is let through is planned by the stack of a thread.
+    let numbers = TOKENS_MAX / 2 - 1;
+    assert_eq!(served.ask(&client, &sum(numbers)).unwrap(), [numbers.to_string()]);
     let many = served.clients.block_on(client.prepare("select 1; select 2")).unwrap_err();
     assert!(many.as_db_error().unwrap().message().contains("one statement"), "{many}");
 }
@@ -150,26 +166,89 @@ fn the_closed_loop_runs_over_the_protocol() {
     }
 }
 
+/// psql with commands from its standard input; `None` if it is not installed.
+fn psql(served: &Served, input: &str) -> Option<Child> {
+    let address = served.address();
+    let started = Command::new("psql")
+        .args(["-X", "-A", "-t", "-h", &address.ip().to_string(), "-p", &address.port().to_string()])
+        .args(["-U", "anyone", "-d", "any"])
+        .env("PGCONNECT_TIMEOUT", "10")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut psql) = started else {
+        skip(Needs::Program("psql"), "it is not installed");
+        return None;
+    };
+    // It may have ended.
+    let _ = psql.stdin.take().unwrap().write_all(input.as_bytes());
+    Some(psql)
+}
+
+fn ended(psql: Child) -> [String; 2] {
+    let output = psql.wait_with_output().unwrap();
+    [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
+}
+
 #[test]
 fn psql_works() {
     let Some(served) = Served::start() else { return };
-    let address = served.address();
-    let psql = Command::new("psql")
-        .args(["-X", "-A", "-t", "-h", &address.ip().to_string(), "-p", &address.port().to_string()])
-        .args(["-U", "anyone", "-d", "any", "-c", "select count(*), min(c0) from tbl_0 where c0 > 10"])
-        .args(["-c", "select nosuch"])
-        .env("PGCONNECT_TIMEOUT", "10")
-        .output();
-    let Ok(output) = psql else { return skip(Needs::Program("psql"), "it is not installed") };
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(out.contains(&format!("{}|11", ROWS - 10)), "{out}{error}");
+    let c1 = served.bench.values.value(0, 41);
+    let input = "select count(*), min(c0) from tbl_0 where c0 > 10;\n\
+                 select nosuch;\n\
+                 prepare p as select 'c1', c1 from tbl_0 where c0 = $1;\n\
+                 execute p(42);\n\
+                 copy tbl_0 to stdout;\n\
+                 \\copy tbl_0 from /dev/null\n\
+                 \\d\n\
+                 begin; select 'in a transaction'; commit;\n\
+                 \\set FETCH_COUNT 7\n\
+                 select 'at the end', c0 from tbl_1 where c0 < 20;\n";
+    let Some(psql) = psql(&served, input) else { return };
+    let [out, error] = ended(psql);
+    let says = |line: &str| out.lines().any(|it| it == line);
+    assert!(says(&format!("{}|11", ROWS - 10)), "{out}{error}");
+    assert!(says(&format!("c1|{c1}")), "{out}{error}");
+    assert!(says("in a transaction"), "{out}{error}");
     assert!(error.contains("nosuch"), "{out}{error}");
+    assert_eq!(error.matches("COPY is not supported").count(), 2, "{out}{error}");
+    assert!(error.contains("pg_catalog"), "{out}{error}");
+    println!("{out}{error}");
 }
 
-/// Queries that run on the server's runtime and on those of its domains.
+#[test]
+fn psql_cancels() {
+    let Some(served) = Served::start() else { return };
+    for statement in [LONG, "select value from range(0, 1000000000000)"] {
+        let Some(mut psql) = psql(&served, &format!("{statement};\nselect 'next';\n")) else { return };
+        let mut out = psql.stdout.take().unwrap();
+        // Its output is read in any case: it would wait otherwise.
+        let read = std::thread::spawn(move || {
+            let (mut piece, mut last) = (vec![0; 1 << 16], Vec::new());
+            while let Ok(bytes @ 1..) = out.read(&mut piece) {
+                last = piece[..bytes].to_vec();
+            }
+            String::from_utf8_lossy(&last).into_owned()
+        });
+        until("beginning the query", || is_busy(&served));
+        std::thread::sleep(Duration::from_millis(300));
+        let sent = Command::new("kill").args(["-INT", &psql.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let begin = Instant::now();
+        let [_, error] = ended(psql);
+        let last = read.join().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(20), "{error}");
+        assert!(error.to_lowercase().contains("cancel"), "{error}");
+        until("ending the query", || !is_busy(&served));
+        println!("{error}{last}");
+    }
+    served.goes_on();
+}
+
+/// Whether queries run.
 fn is_busy(served: &Served) -> bool {
-    let tasks = || served.server.handle().metrics().num_alive_tasks();
-    tasks() > 1
+    served.server.handle().metrics().num_alive_tasks() > 0
 }
 
 fn until(what: &str, is: impl Fn() -> bool) {
@@ -195,6 +274,109 @@ fn a_query_ends_when_its_client_is_gone() {
     }
     until("ending queries", || !is_busy(&served));
     served.goes_on();
+}
+
+/// Its next message came already: that the socket can be read does not say that the client is there.
+#[test]
+fn a_query_ends_when_its_client_is_gone_after_another_message() {
+    let Some(served) = Served::start() else { return };
+    let mut socket = StdTcpStream::connect(served.address()).unwrap();
+    let query = message(Some(b'Q'), format!("{LONG}\0").as_bytes());
+    socket.write_all(&[startup(), query.clone()].concat()).unwrap();
+    until("beginning the query", || is_busy(&served));
+    std::thread::sleep(Duration::from_millis(200));
+    socket.write_all(&query).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(is_busy(&served));
+    drop(socket);
+    until("ending the query", || !is_busy(&served));
+    served.goes_on();
+}
+
+#[test]
+fn rows_can_be_cancelled() {
+    let Some(served) = Served::start() else { return };
+    let client = served.connect();
+    let token = client.cancel_token();
+    let many = "select value from range(0, 1000000000000)";
+    let error = served.clients.block_on(async {
+        let none: [&str; 0] = [];
+        let mut rows = std::pin::pin!(client.query_raw(many, none).await.unwrap());
+        for row in 0..1000 {
+            assert_eq!(rows.next().await.unwrap().unwrap().get::<_, i64>(0), row);
+        }
+        token.cancel_query(NoTls).await.unwrap();
+        loop {
+            if let Err(error) = rows.next().await.unwrap() {
+                break error;
+            }
+        }
+    });
+    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
+    assert_eq!(served.ask(&client, "select 6").unwrap(), ["6"], "the connection goes on");
+    until("ending the query", || !is_busy(&served));
+}
+
+/// A part of the rows at a time: the query waits in between, and may be left.
+#[test]
+fn rows_are_fetched_in_parts() {
+    let Some(served) = Served::start() else { return };
+    let mut client = served.connect();
+    let first = |rows: Vec<tokio_postgres::Row>| rows[0].get::<_, i64>(0);
+    served.clients.block_on(async {
+        let transaction = client.transaction().await.unwrap();
+        let portal = transaction.bind("select value from range(0, 1000000000000)", &[]).await.unwrap();
+        for part in 0..5 {
+            let rows = transaction.query_portal(&portal, 10_000).await.unwrap();
+            assert_eq!((rows.len(), first(rows)), (10_000, part * 10_000));
+        }
+        drop(portal);
+        transaction.commit().await.unwrap();
+    });
+    drop(client);
+    until("ending the query", || !is_busy(&served));
+}
+
+#[test]
+fn busy_workers_delay_no_other_client() {
+    let Some(served) = Served::start() else { return };
+    let client = served.connect();
+    let token = client.cancel_token();
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let receiver = Arc::new(std::sync::Mutex::new(receiver));
+    // They hold their threads.
+    for _ in served.server.cpus() {
+        let receiver = Arc::clone(&receiver);
+        drop(served.server.handle().spawn(async move { receiver.lock().unwrap().recv() }));
+    }
+    let error = served.clients.block_on(async {
+        let cancel = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            token.cancel_query(NoTls).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let asked = async {
+            tokio::select! {
+                answer = client.simple_query("select 7") => answer.unwrap_err(),
+                () = cancel => unreachable!(),
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), asked).await.expect("cancelling is not delayed")
+    });
+    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
+    let other = served.connect();
+    // The threads go on.
+    drop(sender);
+    assert_eq!(served.ask(&other, "select 8").unwrap(), ["8"]);
+    served.goes_on();
+}
+
+#[test]
+fn a_panic_is_an_error_of_the_query() {
+    let runtime = Runtime::new().unwrap();
+    let work = async { if true { panic!("number {}", 5) } else { Ok(()) } };
+    let error = runtime.block_on(on(runtime.handle(), work)).unwrap_err().to_string();
+    assert!(error.contains("has panicked: number 5"), "{error}");
 }
 
 #[test]
@@ -296,9 +478,9 @@ fn a_crowd_is_served_or_refused() {
     assert!(crowd.len() > 200, "{} connections", crowd.len());
     assert_eq!(served.ask(&client, "select 5").unwrap(), ["5"], "while the crowd is there");
     drop(crowd);
-    until("closing the crowd", || {
-        !is_busy(&served) || served.server.handle().metrics().num_alive_tasks() < 10
-    });
+    // The listener, the client from before, and a few that are just ending.
+    let connections = served.listener.runtime.as_ref().unwrap().metrics();
+    until("closing the crowd", || connections.num_alive_tasks() < 10);
     served.goes_on();
 }
 

@@ -15,7 +15,7 @@ use pgwire::api::results::{DataRowEncoder, FieldInfo};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::data::DataRow;
 
-use super::handler::{user_error, wrong_message};
+use super::statement::{user_error, wrong_message};
 
 /// The type of a column or a parameter.
 pub(super) fn type_of(data_type: &DataType) -> Type {
