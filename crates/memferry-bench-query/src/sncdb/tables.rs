@@ -93,3 +93,42 @@ impl Values {
 fn mix(value: u64) -> u64 {
     Random(value).next_u64()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const VALUES: Values = Values { rows: 20_000, seed: 3 };
+
+    /// Of as many random numbers as there are values, 1 - 1/e occur.
+    #[test]
+    fn columns_have_random_integers_of_their_own() {
+        let column = |values: Values, column| -> Vec<i32> {
+            (0..values.rows).map(|row| values.value(column, row)).collect()
+        };
+        let first = column(VALUES, 0);
+        let distinct: HashSet<i32> = first.iter().copied().collect();
+        assert!((distinct.len() as f64 / 20_000.0 - 0.632).abs() < 0.01, "{}", distinct.len());
+        assert!(first.iter().all(|value| (1..=20_000).contains(value)));
+        for other in [column(VALUES, 5), column(Values { seed: 4, ..VALUES }, 0)] {
+            let equal = first.iter().zip(&other).filter(|(one, other)| one == other).count();
+            assert!(equal < 10, "{equal} rows are equal");
+        }
+    }
+
+    #[test]
+    fn predicates_select_their_share() {
+        let scan = |on_first, range_pred| VALUES.counts(&Statement::Scan { on_first, range_pred });
+        // 2 % each: of six, 1 - 0.98^6 = 11.4 % of the rows.
+        let [all] = scan(PREDICATES, 1_000_000)[..] else { panic!("one table has no predicate") };
+        assert!((all as f64 / 20_000.0 - 0.114).abs() < 0.01, "{all}");
+        let [few, many] = scan(1, 1_000_000)[..] else { panic!("both tables have predicates") };
+        assert!(
+            (few as f64 / 400.0 - 1.0).abs() < 0.2 && (many as f64 / 1920.0 - 1.0).abs() < 0.1,
+            "{few} {many}"
+        );
+        assert!(VALUES.counts(&Statement::Random).is_empty());
+    }
+}

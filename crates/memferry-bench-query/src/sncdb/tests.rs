@@ -68,6 +68,8 @@ fn a_column_takes_as_many_bits_as_its_values() {
     // Numbers up to 300 000 have 19 bits.
     assert_eq!(bench.column_bytes, ROWS * 19 / 8);
     let row = bench.column_row();
+    // Of 50 million rows.
+    assert!((row.value / 118.75 - 1.0).abs() < 1e-9, "{row:?}");
     assert_eq!(row.peer.and_then(|peer| peer.value), Some(276.0));
 }
 
