@@ -238,14 +238,9 @@ fn sncdb_reads_where_its_workers_are() {
     let reads_of_runs = reads(&record);
     let end =
         if record["options"]["elsewhere_cpus"] == serde_json::json!([]) { "anywhere" } else { "elsewhere" };
-    let of = |run: &str| -> Vec<&str> {
+    let of = |run: &str| -> BTreeSet<String> {
         let name = format!("scan_1000000_{run}_always_{end}");
-        reads_of_runs
-            .get(&name)
-            .unwrap_or_else(|| panic!("{name} is not in {record}"))
-            .iter()
-            .map(String::as_str)
-            .collect()
+        reads_of_runs.get(&name).unwrap_or_else(|| panic!("{name} is not in {record}")).clone()
     };
     assert_eq!(reads_of_runs.len(), 12, "{record}");
     for (run, wanted) in [
@@ -259,14 +254,14 @@ fn sncdb_reads_where_its_workers_are() {
         ("second_3_3", &["1_neighbour", "1_own"]),
         ("second_0_6", &["1_own"]),
     ] {
-        assert_eq!(of(run), wanted, "{run}: {record}");
+        assert!(of(run).iter().eq(wanted), "{run}: {record}");
     }
     // How much is stolen is a matter of chance, and from whom is not.
     for (run, own, stolen) in
         [("all_stealing_6_0", "0_own", "1_neighbour"), ("all_stealing_0_6", "1_own", "0_neighbour")]
     {
         let read = of(run);
-        assert!(read.contains(&own) && read.iter().all(|it| [own, stolen].contains(it)), "{run}: {record}");
+        assert!(read.contains(own) && read.iter().all(|it| it == own || it == stolen), "{run}: {record}");
     }
     // Half of a domain's CPUs, if each has two.
     let cpus = |name: &str| record["options"][name].as_array().unwrap().len();

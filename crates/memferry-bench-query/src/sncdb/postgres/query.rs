@@ -120,10 +120,13 @@ pub(super) struct Stop(Shared<BoxFuture<'static, ()>>);
 impl Stop {
     pub(super) fn when(socket: Arc<TcpStream>, cancelled: Option<oneshot::Receiver<()>>) -> Stop {
         let cancelled = async move {
-            match cancelled {
-                Some(cancelled) if cancelled.await.is_ok() => {}
+            let is_cancelled = match cancelled {
+                Some(cancelled) => cancelled.await.is_ok(),
+                None => false,
+            };
+            if !is_cancelled {
                 // Nobody can cancel it any more.
-                _ => pending().await,
+                pending::<()>().await;
             }
         };
         let either = async move {

@@ -142,7 +142,7 @@ fn wrong_statements_are_answered_with_an_error() {
         ("copy tbl_0 to stdout", "COPY is not supported"),
         ("select 1; -- a file\n copy tbl_0 from stdin", "COPY is not supported"),
         ("select 'it", "Unterminated"),
-        (&sum(TOKENS_MAX), "ask in parts"),
+        (sum(TOKENS_MAX).as_str(), "ask in parts"),
     ] {
         let error = served.ask(&client, sql).unwrap_err();
         assert!(error.contains(says), "{sql}: {error}");
