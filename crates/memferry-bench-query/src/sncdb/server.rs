@@ -34,6 +34,7 @@ pub(super) struct Server {
     /// `None` while it is dropped.
     runtime: Option<Runtime>,
     /// The CPUs of its workers.
+    #[cfg(feature = "postgres")]
     cpus: Vec<u32>,
     /// The session of which those of connections are copies: they share its tables.
     template: SessionContext,
@@ -103,7 +104,13 @@ impl Server {
         for (index, table) in tables.iter().enumerate() {
             template.register_table(format!("tbl_{index}"), Arc::clone(table) as _)?;
         }
-        Ok(Server { runtime: Some(runtime), cpus, template, traffic: Arc::new(traffic) })
+        Ok(Server {
+            runtime: Some(runtime),
+            #[cfg(feature = "postgres")]
+            cpus,
+            template,
+            traffic: Arc::new(traffic),
+        })
     }
 
     /// The runtime of its workers.
