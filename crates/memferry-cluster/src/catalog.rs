@@ -14,6 +14,10 @@ use datafusion::common::{Result as QueryResult, internal_datafusion_err};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::filter_pushdown::{
+    ChildFilterPushdownResult, ChildPushdownResult, FilterPushdownPhase,
+};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use futures::StreamExt;
@@ -23,7 +27,7 @@ use tokio::task::JoinSet;
 use crate::description::{Description, MapId, TableDescription};
 use crate::error::{ClusterError, refusal};
 use crate::report::{ColumnReport, TableReport, add_columns};
-use crate::scan::ShardRead;
+use crate::scan::{REPLICATED_SHARD, ShardRead};
 use crate::shards::{ShardKey, ShardMap};
 
 /// The shards that a worker holds, by table.
@@ -93,6 +97,13 @@ impl ShardCatalog {
         self.tables.values().map(|table| table.report.clone()).collect()
     }
 
+    /// Bytes that scans have read from the shards, as [`TieredTable::reads`].
+    pub(crate) fn read_bytes(&self) -> u64 {
+        let shards = self.tables.values().flat_map(|table| table.shards.values());
+        let windows = shards.flat_map(|shard| shard.reads().windows);
+        windows.flat_map(|window| window.reads).map(|read| read.size_bytes).sum()
+    }
+
     /// The schema of a table and the map, for plans with the same description and files.
     pub(crate) fn check(
         &self,
@@ -115,23 +126,33 @@ impl ShardCatalog {
         Ok((Arc::clone(&loaded.schema), Arc::clone(&self.map)))
     }
 
-    /// The rows of a shard; `None` if this worker does not hold it.
+    /// The rows of a shard, perhaps without rows that fail filters of `dynamic`, which are over its output; `None` if this
+    /// worker does not hold it.
     pub(crate) fn read(
         &self,
         read: &ShardRead,
         shard: usize,
+        dynamic: &[Arc<dyn PhysicalExpr>],
         context: &Arc<TaskContext>,
     ) -> QueryResult<Option<SendableRecordBatchStream>> {
         self.check(read.id, &read.table, read.files)?;
         let Some(table) = self.tables.get(&read.table).and_then(|table| table.shards.get(&shard)) else {
             return Ok(None);
         };
-        let plan = table.scan_planned(
-            context.session_config(),
-            read.projection.clone(),
-            read.predicate.clone(),
-            read.fetch,
-        )?;
+        let config = context.session_config();
+        let mut plan =
+            table.scan_planned(config, read.projection.clone(), read.predicate.clone(), read.fetch)?;
+        if !dynamic.is_empty() {
+            let of_parent = |filter: &Arc<dyn PhysicalExpr>| ChildFilterPushdownResult {
+                filter: Arc::clone(filter),
+                child_results: vec![],
+            };
+            let parent_filters = dynamic.iter().map(of_parent).collect();
+            let filters = ChildPushdownResult { parent_filters, self_filters: vec![] };
+            let pushed =
+                plan.handle_child_pushdown_result(FilterPushdownPhase::Post, filters, config.options())?;
+            plan = pushed.updated_node.unwrap_or(plan);
+        }
         debug_assert_eq!(plan.output_partitioning().partition_count(), 1);
         plan.execute(0, Arc::clone(context)).map(Some)
     }
@@ -150,8 +171,12 @@ async fn load_table(
     let plan = frame.create_physical_plan().await?;
     let schema = plan.schema();
     let key = table.key();
-    let key_type = schema.field_with_name(&key.column).ok().map(|field| field.data_type().clone());
-    key.check(&table.name, key_type.as_ref(), map.shards_count()).map_err(ClusterError::from)?;
+    if let Some(key) = &key {
+        let key_type = schema.field_with_name(&key.column).ok().map(|field| field.data_type().clone());
+        key.check(&table.name, key_type.as_ref(), map.shards_count()).map_err(ClusterError::from)?;
+    }
+    let whole = BTreeSet::from([REPLICATED_SHARD]);
+    let held = if key.is_some() { held } else { &whole };
     let layout = Layout { partitions: 1, ..Layout::new(Arc::clone(tiers.machine()), tiers.home()) };
     let writer = |_: &usize| TableWriter::new(Arc::clone(&schema), layout.clone()).map(Mutex::new);
     let writers: BTreeMap<usize, Mutex<TableWriter>> = held
@@ -187,7 +212,8 @@ async fn load_table(
 
 /// Gives the rows of batches to the writers of their shards. Partitions of a file are read at the same time.
 struct Divider {
-    key: ShardKey,
+    /// Without it all rows are in one shard.
+    key: Option<ShardKey>,
     shards_count: usize,
     writers: BTreeMap<usize, Mutex<TableWriter>>,
 }
@@ -195,7 +221,11 @@ struct Divider {
 impl Divider {
     fn push(&self, batch: &RecordBatch) -> Result<(), AnyError> {
         let wanted = |shard: usize| self.writers.contains_key(&shard);
-        for (shard, rows) in self.key.divide(batch, self.shards_count, &wanted)? {
+        let divided = match &self.key {
+            Some(key) => key.divide(batch, self.shards_count, &wanted)?,
+            None => vec![(REPLICATED_SHARD, batch.clone())],
+        };
+        for (shard, rows) in divided {
             self.writers[&shard].lock().unwrap_or_else(PoisonError::into_inner).push(0, &rows)?;
         }
         Ok(())

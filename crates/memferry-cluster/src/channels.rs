@@ -124,19 +124,27 @@ impl Channels {
         Ok(FlightClient::new_from_inner(client))
     }
 
-    /// The report of a worker, within `limit`.
-    pub(crate) async fn report(&self, worker: &str, limit: Duration) -> Result<WorkerReport, ClusterError> {
+    /// The report of a worker, within `limit`; `None` if it is still the one with the mark `known`.
+    pub(crate) async fn report(
+        &self,
+        worker: &str,
+        known: Option<u64>,
+        limit: Duration,
+    ) -> Result<Option<WorkerReport>, ClusterError> {
         let failed = |what: String| ClusterError::Worker { worker: worker.to_owned(), what };
         let mut client = self.flight(worker)?;
         let ask = async {
-            let answers = client.do_action(Action::new(ACTION, "")).await?;
+            let answers = client.do_action(Action::new(ACTION, WorkerReport::ask_with(known))).await?;
             answers.try_collect::<Vec<_>>().await
         };
         let answers = match timeout(limit, ask).await {
             Ok(answers) => answers.map_err(|error| failed(reason(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {} ms", limit.as_millis()))),
         };
-        serde_json::from_slice(&answers.concat()).map_err(|error| {
+        if known.is_some() && answers.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_slice(&answers.concat()).map(Some).map_err(|error| {
             failed(format!("its report cannot be read ({error}): it is of another version of memferry"))
         })
     }

@@ -6,7 +6,7 @@
 //!               └─────────────────────┴───────────┘ a worker fails: again, without it
 //! ```
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ use futures::future::join_all;
 use crate::channels::{Channels, Failures, KEEP_ALIVE};
 use crate::description::{Description, is_address};
 use crate::error::{ClusterError, worker_in};
-use crate::planning::{self, reasons};
+use crate::filters::DynamicFilters;
+use crate::planning::{self, PlanOptions, reasons};
 use crate::report::{TableReport, WorkerReport};
 use crate::shards::{Failure, Members, Next, ShardMap};
 
@@ -39,9 +40,14 @@ pub struct Cluster {
     seeds: Vec<String>,
     channels: Channels,
     partitions: usize,
+    options: PlanOptions,
     /// Workers that did not answer the last question.
     suspects: Mutex<HashSet<String>>,
+    /// The last report of each worker.
+    known: Mutex<HashMap<String, Arc<WorkerReport>>>,
 }
+
+type Reports = BTreeMap<String, Result<Arc<WorkerReport>, ClusterError>>;
 
 /// The workers and tables at the beginning of a plan.
 #[derive(Debug)]
@@ -63,9 +69,17 @@ impl Cluster {
                 seeds: addresses,
                 channels: Channels::new(),
                 partitions,
+                options: PlanOptions::default(),
                 suspects: Mutex::default(),
+                known: Mutex::default(),
             }),
         }
+    }
+
+    /// This cluster, with plans of `options`.
+    #[must_use]
+    pub fn with_options(self, options: PlanOptions) -> Cluster {
+        Cluster { options, ..self }
     }
 
     /// The reports of all workers of the cluster, by address, or why there is none.
@@ -75,7 +89,15 @@ impl Cluster {
     pub async fn reports(
         &self,
     ) -> Result<BTreeMap<String, Result<WorkerReport, ClusterError>>, ClusterError> {
-        let mut reports = BTreeMap::new();
+        // With their statistics of now.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let reports = self.current_reports().await?;
+        Ok(reports.into_iter().map(|(worker, report)| (worker, report.map(Arc::unwrap_or_clone))).collect())
+    }
+
+    /// The reports of all workers; those that are known are not sent again.
+    async fn current_reports(&self) -> Result<Reports, ClusterError> {
+        let mut reports = Reports::new();
         let mut asked: Vec<String> = self.seeds.clone();
         // Workers that the descriptions name, too.
         while !asked.is_empty() {
@@ -96,10 +118,20 @@ impl Cluster {
         Ok(reports)
     }
 
-    async fn report(&self, worker: &str) -> Result<WorkerReport, ClusterError> {
+    async fn report(&self, worker: &str) -> Result<Arc<WorkerReport>, ClusterError> {
         let suspects = || self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = if suspects().contains(worker) { SUSPECT_LIMIT } else { KEEP_ALIVE };
-        let report = self.channels.report(worker, limit).await;
+        let all_known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all_known().get(worker).cloned();
+        let report = self.channels.report(worker, known.as_ref().map(|report| report.mark), limit).await;
+        let report = report.map(|new| match (new, known) {
+            (None, Some(known)) => known,
+            (new, _) => {
+                let report = Arc::new(new.expect("only a known report may be left out"));
+                all_known().insert(worker.to_owned(), Arc::clone(&report));
+                report
+            }
+        });
         match &report {
             Ok(_) => suspects().remove(worker),
             Err(_) => suspects().insert(worker.to_owned()),
@@ -109,7 +141,7 @@ impl Cluster {
 
     /// The newest description, its workers, and the tables of most of them.
     async fn view(&self) -> Result<View, ClusterError> {
-        let reports = self.reports().await?;
+        let reports = self.current_reports().await?;
         let ready = || reports.iter().filter_map(|(worker, report)| Some((worker, report.as_ref().ok()?)));
         // Of the workers of the newest version that count: those that it names.
         let (first, newest) = ready()
@@ -190,8 +222,7 @@ impl Cluster {
             }
             members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
             let channels = self.channels.for_plan();
-            let attempt =
-                Attempt::start(&description, &tables, members.clone(), &channels, self.partitions, sql);
+            let attempt = self.start(&description, &tables, members.clone(), &channels, sql);
             let error = match attempt.await {
                 Ok(mut answer) => match answer.fill(whole).await {
                     Ok(()) => {
@@ -250,19 +281,19 @@ pub struct Answer {
     plans: usize,
 }
 
-struct Attempt;
-
-impl Attempt {
+impl Cluster {
+    /// Plans and starts a query once.
     async fn start(
+        &self,
         description: &Description,
         tables: &[TableReport],
         members: Members,
         channels: &Channels,
-        partitions: usize,
         sql: &str,
     ) -> Result<Answer, ClusterError> {
         let shared = Arc::new(members.clone());
-        let context = planning::session(description, tables, &shared, channels, partitions)?;
+        let context =
+            planning::session(description, tables, &shared, channels, self.partitions, self.options)?;
         // Tables are those of the description.
         let queries =
             SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
@@ -302,6 +333,11 @@ impl Answer {
     /// Workers that the answer does not use, with the reasons.
     pub fn lost(&self) -> Vec<String> {
         reasons(&self.members)
+    }
+
+    /// The dynamic filters of its scans.
+    pub fn dynamic_filters(&self) -> DynamicFilters {
+        DynamicFilters::of(&self.plan)
     }
 
     /// The plan, as text.

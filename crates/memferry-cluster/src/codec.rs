@@ -9,7 +9,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion_proto::physical_plan::from_proto::parse_physical_expr;
 use datafusion_proto::physical_plan::to_proto::serialize_physical_expr;
 use datafusion_proto::physical_plan::{
-    DefaultPhysicalExtensionCodec, PhysicalExtensionCodec, PhysicalProtoConverterExtension,
+    DefaultPhysicalExtensionCodec, PhysicalExtensionCodec, PhysicalPlanDecodeContext,
+    PhysicalProtoConverterExtension,
 };
 use datafusion_proto::protobuf::PhysicalExprNode;
 use prost::Message;
@@ -39,6 +40,11 @@ pub(crate) struct ScanMessage {
     lost: Vec<u64>,
     #[prost(message, repeated, tag = "9")]
     partitions: Vec<PartitionMessage>,
+    /// Over the output; only in plans, where their operators are.
+    #[prost(message, repeated, tag = "10")]
+    dynamic: Vec<PhysicalExprNode>,
+    #[prost(bool, tag = "11")]
+    announced: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -67,6 +73,8 @@ impl ScanMessage {
                 .iter()
                 .map(|shards| PartitionMessage { shards: numbers(shards) })
                 .collect(),
+            dynamic: vec![],
+            announced: read.announced,
         })
     }
 
@@ -91,6 +99,7 @@ impl ScanMessage {
             projection: indices(&self.projection),
             predicate,
             fetch: self.fetch.map(|rows| rows as usize),
+            announced: self.announced,
             lost: indices(&self.lost),
             map,
         };
@@ -121,23 +130,38 @@ impl PhysicalExtensionCodec for ShardCodec {
         bytes: &[u8],
         _inputs: &[Arc<dyn ExecutionPlan>],
         context: &TaskContext,
-        _converter: &dyn PhysicalProtoConverterExtension,
+        converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let message =
             ScanMessage::decode(bytes).map_err(|error| DataFusionError::External(Box::new(error)))?;
-        Ok(Arc::new(message.scan(&Sources::of(context)?, context)?))
+        let scan = message.scan(&Sources::of(context)?, context)?;
+        let (schema, codec) = (scan.schema(), DefaultPhysicalExtensionCodec {});
+        let decoding = PhysicalPlanDecodeContext::new(context, &codec);
+        // By this converter, the filter is the same object as that of its operator.
+        let dynamic = message
+            .dynamic
+            .iter()
+            .map(|filter| converter.proto_to_physical_expr(filter, &schema, &decoding))
+            .collect::<Result<_>>()?;
+        Ok(Arc::new(scan.with_dynamic(dynamic)))
     }
 
     fn try_encode(
         &self,
         node: Arc<dyn ExecutionPlan>,
         bytes: &mut Vec<u8>,
-        _converter: &dyn PhysicalProtoConverterExtension,
+        converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
         let Some(scan) = node.downcast_ref::<ShardScanExec>() else {
             return internal_err!("{} cannot be sent to a worker", node.name());
         };
-        let message = ScanMessage::new(scan.read(), scan.partitions())?;
+        let mut message = ScanMessage::new(scan.read(), scan.partitions())?;
+        let codec = DefaultPhysicalExtensionCodec {};
+        message.dynamic = scan
+            .dynamic()
+            .iter()
+            .map(|filter| converter.physical_expr_to_proto(filter, &codec))
+            .collect::<Result<_>>()?;
         message.encode(bytes).map_err(|error| DataFusionError::External(Box::new(error)))
     }
 }

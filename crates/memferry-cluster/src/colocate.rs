@@ -54,7 +54,14 @@ impl PhysicalOptimizerRule for JoinInPlace {
 /// `is_relied_on`: whether an operator above relies on the partitions of `plan`.
 fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = match plan.downcast_ref::<HashJoinExec>().filter(|_| !is_relied_on).and_then(in_place) {
-        Some([left, right]) => return with_children(&plan, vec![for_join(left)?, for_join(right)?]),
+        Some([left, right]) => {
+            let own: Vec<u64> = plan
+                .dynamic_expressions_produced()
+                .iter()
+                .filter_map(|filter| filter.expression_id())
+                .collect();
+            return with_children(&plan, vec![for_join(left, &own)?, for_join(right, &own)?]);
+        }
         None => plan,
     };
     let divides_anew = plan.is::<RepartitionExec>()
@@ -83,7 +90,8 @@ fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn
     with_children(&plan, children)
 }
 
-fn with_children(
+/// A plan with other children.
+pub(crate) fn with_children(
     plan: &Arc<dyn ExecutionPlan>,
     children: Vec<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
@@ -108,11 +116,12 @@ fn in_place(join: &HashJoinExec) -> Option<[&Arc<dyn ExecutionPlan>; 2]> {
 }
 
 /// A side whose scan declares that its partitions are divided by the joined column. Nothing above the join relies on it.
-fn for_join(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+fn for_join(plan: &Arc<dyn ExecutionPlan>, own_filters: &[u64]) -> Result<Arc<dyn ExecutionPlan>> {
     if let (Some(scan), Some(key)) = (plan.downcast_ref::<ShardScanExec>(), shard_column(plan)) {
-        return Ok(Arc::new(scan.for_join(key.column)?));
+        return Ok(Arc::new(scan.for_join(key.column, own_filters)?));
     }
-    let children = plan.children().into_iter().map(for_join).collect::<Result<_>>()?;
+    let children =
+        plan.children().into_iter().map(|child| for_join(child, own_filters)).collect::<Result<_>>()?;
     with_children(plan, children)
 }
 

@@ -52,16 +52,17 @@ pub struct TableDescription {
     pub name: String,
     /// A Parquet file, a directory of them, a glob, or a URL of an object store, as each worker sees it.
     pub location: String,
-    /// The column whose hash or range is the shard of a row. Tables that are joined by their keys are joined in place.
-    pub key: String,
+    /// The column whose hash or range is the shard of a row. Tables that are joined by their keys are joined in place. Without
+    /// a key, each worker holds the whole table.
+    pub key: Option<String>,
     /// Shards by range: the first key of the shards 1, 2, ...; by hash without it.
     pub bounds: Option<Vec<i64>>,
 }
 
 impl TableDescription {
-    /// How rows are divided.
-    pub fn key(&self) -> ShardKey {
-        ShardKey { column: self.key.clone(), bounds: self.bounds.clone() }
+    /// How rows are divided; not at all if each worker holds the whole table.
+    pub fn key(&self) -> Option<ShardKey> {
+        Some(ShardKey { column: self.key.clone()?, bounds: self.bounds.clone() })
     }
 }
 
@@ -119,6 +120,10 @@ impl Description {
         if let Some(twice) = self.tables.iter().find(|table| !names.insert(&table.name)) {
             return Err(DescriptionError::Twice { table: twice.name.clone() });
         }
+        let without_key = |table: &&TableDescription| table.key.is_none() && table.bounds.is_some();
+        if let Some(table) = self.tables.iter().find(without_key) {
+            return Err(DescriptionError::BoundsWithoutKey { table: table.name.clone() });
+        }
         match self.workers.iter().find(|worker| !is_address(worker)) {
             Some(worker) => Err(DescriptionError::Address { worker: worker.clone() }),
             None => Ok(()),
@@ -166,6 +171,12 @@ pub enum DescriptionError {
     #[error("two tables are called {table}; rename one of them")]
     Twice {
         /// The name.
+        table: String,
+    },
+    /// A table that is not divided has bounds.
+    #[error("the table {table} has `bounds` and no `key`; name the column that the bounds divide")]
+    BoundsWithoutKey {
+        /// The table.
         table: String,
     },
     /// Not an address.

@@ -10,6 +10,7 @@
 //! [`Cluster`] in any process plans queries; it keeps no state, so it can be started again at any time.
 #![deny(unsafe_code)]
 
+mod ahead;
 mod catalog;
 mod channels;
 mod cluster;
@@ -18,9 +19,11 @@ mod colocate;
 pub mod commands;
 mod description;
 mod error;
+mod filters;
 pub mod load;
 pub mod measure;
 mod planning;
+mod replicate;
 mod report;
 mod scan;
 pub mod serve;
@@ -37,6 +40,8 @@ pub use codec::ShardCodec;
 pub use colocate::JoinInPlace;
 pub use description::{Description, DescriptionError, MapId, TableDescription};
 pub use error::ClusterError;
+pub use filters::DynamicFilters;
+pub use planning::PlanOptions;
 pub use report::{TableReport, WorkerReport};
 pub use scan::{ShardRead, ShardScanExec};
 pub use sources::Sources;

@@ -19,11 +19,27 @@ use crate::codec::ShardCodec;
 use crate::colocate::JoinInPlace;
 use crate::description::{Description, TableDescription};
 use crate::error::ClusterError;
+use crate::replicate::ReadReplicas;
 use crate::report::TableReport;
 use crate::scan::ShardScanExec;
 use crate::shards::Members;
 use crate::sources::Sources;
 use crate::table::ShardedTable;
+
+/// Techniques of plans; each can be switched off to measure its gain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Workers begin to read what a plan announces when it arrives, before its stage starts.
+    pub announce: bool,
+    /// Joins and TopK tell scans of their stage which rows they need.
+    pub dynamic_filters: bool,
+}
+
+impl Default for PlanOptions {
+    fn default() -> PlanOptions {
+        PlanOptions { announce: true, dynamic_filters: true }
+    }
+}
 
 /// The workers of a plan, in the order of tasks.
 struct AliveWorkers(Vec<Url>);
@@ -41,12 +57,20 @@ pub(crate) fn session(
     members: &Arc<Members>,
     channels: &Channels,
     partitions: usize,
+    options: PlanOptions,
 ) -> Result<SessionContext, ClusterError> {
     let workers = members.map().workers();
     let urls: Vec<Url> =
         members.alive().into_iter().map(|worker| url(&workers[worker])).collect::<Result<_, _>>()?;
-    let config = SessionConfig::new().with_target_partitions(partitions).with_information_schema(true);
-    let mut state = SessionStateBuilder::new()
+    let mut config = SessionConfig::new().with_target_partitions(partitions).with_information_schema(true);
+    if !options.dynamic_filters {
+        config.options_mut().optimizer.enable_dynamic_filter_pushdown = false;
+        config.options_mut().optimizer.enable_join_dynamic_filter_pushdown = false;
+        config.options_mut().optimizer.enable_topk_dynamic_filter_pushdown = false;
+        config.options_mut().optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    }
+    let tasks = urls.len();
+    let mut builder = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
         .with_physical_optimizer_rule(Arc::new(JoinInPlace))
@@ -57,25 +81,33 @@ pub(crate) fn session(
         .with_distributed_desired_task_count_handler(tasks_of(urls.len()))
         .with_distributed_scale_up_leaf_node_handler(variants_of(Arc::clone(members)))
         .with_distributed_route_tasks_handler(routes_to(urls))
-        .build();
+        // Networks of clusters are about as fast as one core compresses, and the cores have queries to run.
+        .with_distributed_compression(None)?
+        // Nobody reads the metrics that each task would send at its end.
+        .with_distributed_metrics_collection(false)?;
+    if let Some(distributed) = builder.query_planner().take() {
+        builder = builder.with_query_planner(Arc::new(ReadReplicas { distributed, tasks }));
+    }
+    let mut state = builder.build();
     state.config_mut().set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
     let context = SessionContext::new_with_state(state);
     let id = description.id();
     for report in reports {
-        let key = description.table(&report.name).map(TableDescription::key);
+        let key = description.table(&report.name).and_then(TableDescription::key);
         let table = ShardedTable::try_new(id, report, key, Arc::clone(members))?;
-        context.register_table(report.name.as_str(), Arc::new(table))?;
+        context.register_table(report.name.as_str(), Arc::new(table.announced(options.announce)))?;
     }
     Ok(context)
 }
 
-/// A task for each worker, in stages that read shards.
+/// A task for each worker, in stages that read shards; one for a table that one worker can read alone.
 fn tasks_of(
     workers: usize,
 ) -> impl Fn(DesiredTaskCountEvent<'_>) -> Option<Result<DesiredTaskCountEventResponse>> + Send + Sync {
     move |event| {
-        event.plan.downcast_ref::<ShardScanExec>()?;
-        Some(Ok(DesiredTaskCountEventResponse::desired(workers)))
+        let scan = event.plan.downcast_ref::<ShardScanExec>()?;
+        let tasks = if scan.read().key.is_some() { workers } else { 1 };
+        Some(Ok(DesiredTaskCountEventResponse::desired(tasks)))
     }
 }
 
@@ -99,7 +131,7 @@ fn variants(
         members.assign(tasks).map_err(|source| ClusterError::Lost { source, reasons: reasons(members) })?;
     let partitions = scan.partitions().len();
     let variant = |task| -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(scan.of_shards(assignment.partitions(task, partitions))?))
+        Ok(Arc::new(scan.of_shards(scan.with_rows(assignment.partitions(task, partitions)))?))
     };
     let variants = (0..tasks).map(variant).collect::<Result<Vec<_>>>()?;
     let leaf = DistributedLeafExec::try_new(Arc::clone(original), variants)?;

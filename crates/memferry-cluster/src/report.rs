@@ -1,4 +1,7 @@
 //! The report of a worker: its description of the cluster, and the tables that it has loaded. JSON, in an action of Flight.
+//!
+//! Each query asks for it. A process that knows the report sends its mark, and an answer without content means that the
+//! report is still the same, apart from its statistics.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -21,6 +24,8 @@ pub(crate) const ACTION: &str = "memferry.report";
 /// A worker, as it describes itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerReport {
+    /// Differs from that of each other report, of another process and from before its tables were loaded.
+    pub mark: u64,
     /// The description that it was started with.
     pub description: Description,
     /// Whether its tables are loaded.
@@ -29,6 +34,23 @@ pub struct WorkerReport {
     pub tables: Vec<TableReport>,
     /// Bytes of batches that it received from other workers since it started, decoded.
     pub received_bytes: u64,
+    /// Partitions of scans that it reads ahead, because they are announced and not executed yet.
+    pub ahead: u64,
+    /// Bytes of columns that its scans have read, not from near copies: of the last minutes, as
+    /// [`TieredTable::reads`](memferry_query::TieredTable::reads).
+    pub read_bytes: u64,
+}
+
+impl WorkerReport {
+    /// The content of an action of a process that knows the report with this mark.
+    pub(crate) fn ask_with(mark: Option<u64>) -> Vec<u8> {
+        mark.map(|mark| mark.to_le_bytes().to_vec()).unwrap_or_default()
+    }
+
+    /// The mark in the content of an action.
+    pub(crate) fn known_mark(body: &[u8]) -> Option<u64> {
+        body.try_into().ok().map(u64::from_le_bytes)
+    }
 }
 
 /// A loaded table: the same on each worker that read the same files.

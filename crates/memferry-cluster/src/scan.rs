@@ -3,28 +3,39 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{Column, DynamicFilterTracking};
 use datafusion::physical_expr::utils::reassign_expr_columns;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::coalesce::LimitedBatchCoalescer;
 use datafusion::physical_plan::execution_plan::{
     Boundedness, CardinalityEffect, EmissionType, SchedulingType,
 };
 use datafusion::physical_plan::filter::FilterExecBuilder;
+use datafusion::physical_plan::filter_pushdown::{
+    ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown,
+};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
 };
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 
+use crate::ahead::Ahead;
 use crate::description::MapId;
 use crate::shards::{ShardKey, ShardMap};
 use crate::sources::Sources;
+
+/// The shard in which a table without key has all its rows. Each worker holds it.
+pub(crate) const REPLICATED_SHARD: usize = 0;
 
 /// A read of a table, without its shards: it is the same in each task of a query.
 #[derive(Clone, Debug)]
@@ -35,7 +46,7 @@ pub struct ShardRead {
     pub table: String,
     /// A digest of the files that the table was loaded from.
     pub files: u64,
-    /// How the table is divided; unknown on workers, where nothing is planned.
+    /// How the table is divided; without it each worker holds all rows. Unknown on workers, where nothing is planned.
     pub key: Option<ShardKey>,
     /// The columns of the table.
     pub schema: SchemaRef,
@@ -45,6 +56,8 @@ pub struct ShardRead {
     pub predicate: Option<Arc<dyn PhysicalExpr>>,
     /// Rows that are enough.
     pub fetch: Option<usize>,
+    /// Whether a worker begins to read when the plan arrives, before the scan is executed.
+    pub announced: bool,
     /// Workers that are not to be asked for shards.
     pub lost: Vec<usize>,
     /// Shards and their workers.
@@ -59,6 +72,10 @@ pub struct ShardRead {
 pub struct ShardScanExec {
     read: Arc<ShardRead>,
     partitions: Vec<Vec<usize>>,
+    /// Over the output; rows that fail one are not needed, but may be in the output.
+    dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    /// Reads that have begun; of this plan, and of its copies.
+    ahead: Arc<Ahead>,
     /// The output column by which the partitions are declared as divided, for a join in place.
     join_column: Option<usize>,
     /// Of all shards; unknown on workers, where nothing is planned.
@@ -102,20 +119,62 @@ impl ShardScanExec {
         )
         .with_scheduling_type(SchedulingType::Cooperative);
         let (properties, metrics) = (Arc::new(properties), ExecutionPlanMetricsSet::new());
-        Ok(ShardScanExec { read, partitions, join_column, statistics, properties, metrics })
+        Ok(ShardScanExec {
+            read,
+            partitions,
+            dynamic: vec![],
+            ahead: Arc::default(),
+            join_column,
+            statistics,
+            properties,
+            metrics,
+        })
     }
 
     /// This scan, with its partitions declared as divided by a hash of an output column, which is that of the shards.
     ///
-    /// Only for a join with a table of the same map: the hash is not DataFusion's.
-    pub(crate) fn for_join(&self, column: usize) -> Result<ShardScanExec> {
+    /// Only for a join with a table of the same map: the hash is not DataFusion's. So the join's own dynamic filter is left
+    /// out: it finds the part of a row's partition by DataFusion's hash.
+    pub(crate) fn for_join(&self, column: usize, own_filters: &[u64]) -> Result<ShardScanExec> {
         let (read, partitions) = (Arc::clone(&self.read), self.partitions.clone());
-        ShardScanExec::declared(read, partitions, Some(column), self.statistics.clone())
+        let is_own = |filter: &&Arc<dyn PhysicalExpr>| {
+            filter.expression_id().is_some_and(|id| own_filters.contains(&id))
+        };
+        let dynamic = self.dynamic.iter().filter(|filter| !is_own(filter)).cloned().collect();
+        let scan = ShardScanExec::declared(read, partitions, Some(column), self.statistics.clone())?;
+        Ok(scan.with_dynamic(dynamic))
+    }
+
+    /// This scan with filters that operators above find while the query runs.
+    pub(crate) fn with_dynamic(self, dynamic: Vec<Arc<dyn PhysicalExpr>>) -> ShardScanExec {
+        ShardScanExec { dynamic, ..self }
+    }
+
+    /// Begins to read what is announced.
+    pub(crate) fn read_ahead(&self, context: &Arc<TaskContext>) -> Result<()> {
+        if self.read.announced {
+            let sources = Sources::of(context)?;
+            self.ahead.begin(&self.read, &self.partitions, &self.dynamic, &sources, context);
+        }
+        Ok(())
+    }
+
+    /// Filters that operators above find while the query runs, over the output.
+    pub fn dynamic(&self) -> &[Arc<dyn PhysicalExpr>] {
+        &self.dynamic
     }
 
     /// The table and its columns.
     pub fn read(&self) -> &Arc<ShardRead> {
         &self.read
+    }
+
+    /// Those of `shards` that have rows of the table.
+    pub(crate) fn with_rows(&self, mut shards: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+        if self.read.key.is_none() {
+            shards.iter_mut().for_each(|shards| shards.retain(|&shard| shard == REPLICATED_SHARD));
+        }
+        shards
     }
 
     /// The shards of each partition.
@@ -128,7 +187,9 @@ impl ShardScanExec {
     /// # Errors
     /// As [`try_new`](ShardScanExec::try_new).
     pub fn of_shards(&self, partitions: Vec<Vec<usize>>) -> Result<ShardScanExec> {
-        ShardScanExec::declared(Arc::clone(&self.read), partitions, self.join_column, self.statistics.clone())
+        let (read, statistics) = (Arc::clone(&self.read), self.statistics.clone());
+        let scan = ShardScanExec::declared(read, partitions, self.join_column, statistics)?;
+        Ok(scan.with_dynamic(self.dynamic.clone()))
     }
 
     /// The statistics of a filter over the whole table, as DataFusion estimates them.
@@ -150,6 +211,44 @@ impl ShardScanExec {
     }
 }
 
+type Batches = BoxStream<'static, Result<RecordBatch>>;
+
+/// Small batches as batches of `batch_rows`: a small table has few rows in each shard, and each batch has a cost in each
+/// operator and message above.
+fn merged(batches: Batches, schema: SchemaRef, batch_rows: usize) -> impl Stream<Item = Result<RecordBatch>> {
+    // Rows without columns are only counted.
+    let coalescer =
+        (!schema.fields().is_empty()).then(|| LimitedBatchCoalescer::new(schema, batch_rows, None));
+    stream::try_unfold((batches, coalescer), async |(mut batches, mut coalescer)| {
+        let batch = next_merged(&mut batches, &mut coalescer).await?;
+        Ok(batch.map(|batch| (batch, (batches, coalescer))))
+    })
+}
+
+async fn next_merged(
+    batches: &mut Batches,
+    coalescer: &mut Option<LimitedBatchCoalescer>,
+) -> Result<Option<RecordBatch>> {
+    loop {
+        let Some(merging) = coalescer else { return batches.try_next().await };
+        if let Some(batch) = merging.next_completed_batch() {
+            return Ok(Some(batch));
+        }
+        match batches.try_next().await? {
+            Some(batch) => {
+                // Without a limit there is no reason to stop.
+                let _ = merging.push_batch(batch)?;
+            }
+            None => {
+                merging.finish()?;
+                let last = merging.next_completed_batch();
+                *coalescer = None;
+                return Ok(last);
+            }
+        }
+    }
+}
+
 impl DisplayAs for ShardScanExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ShardRead { table, schema, projection, predicate, fetch, .. } = &*self.read;
@@ -158,6 +257,9 @@ impl DisplayAs for ShardScanExec {
         write!(f, "ShardScanExec: table={table}, columns=[{}]", names.join(", "))?;
         if let Some(predicate) = predicate {
             write!(f, ", predicate={predicate}")?;
+        }
+        for filter in &self.dynamic {
+            write!(f, ", dynamic={filter}")?;
         }
         if let Some(fetch) = fetch {
             write!(f, ", fetch={fetch}")?;
@@ -183,10 +285,12 @@ impl ExecutionPlan for ShardScanExec {
         &self,
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        match &self.read.predicate {
-            Some(predicate) => f(predicate),
-            None => Ok(TreeNodeRecursion::Continue),
+        for filter in self.read.predicate.iter().chain(&self.dynamic) {
+            if f(filter)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
         }
+        Ok(TreeNodeRecursion::Continue)
     }
 
     fn with_new_children(
@@ -201,13 +305,22 @@ impl ExecutionPlan for ShardScanExec {
             return internal_err!("ShardScanExec has no partition {partition}");
         };
         let sources = Sources::of(&context)?;
-        let read = Arc::clone(&self.read);
+        let (read, dynamic) = (Arc::clone(&self.read), self.dynamic.clone());
+        let batch_rows = context.session_config().batch_size();
+        let ahead = Arc::clone(&self.ahead);
         let batches = stream::iter(shards)
             .then(move |shard| {
                 let (sources, read, context) = (sources.clone(), Arc::clone(&read), Arc::clone(&context));
-                async move { sources.open(&read, shard, &context).await }
+                let (dynamic, opened) = (dynamic.clone(), ahead.take(partition, shard, &read));
+                async move {
+                    match opened {
+                        Some(rows) => rows,
+                        None => sources.open(&read, shard, &dynamic, &context).await,
+                    }
+                }
             })
             .try_flatten();
+        let batches = merged(batches.boxed(), self.schema(), batch_rows);
         let baseline = BaselineMetrics::new(&self.metrics, partition);
         let counted = batches.map(move |batch| batch.map(|batch| batch.record_output(&baseline)));
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), counted)))
@@ -233,6 +346,31 @@ impl ExecutionPlan for ShardScanExec {
 
     fn cardinality_effect(&self) -> CardinalityEffect {
         CardinalityEffect::LowerEqual
+    }
+
+    /// Takes the dynamic filters of joins and TopK; those of the query itself come with the table.
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        result: ChildPushdownResult,
+        _config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let (mut taken, mut dynamic) = (vec![], self.dynamic.clone());
+        for parent in &result.parent_filters {
+            let takes = phase == FilterPushdownPhase::Post
+                && self.read.fetch.is_none()
+                && DynamicFilterTracking::classify(&parent.filter).contains_dynamic_filter();
+            if takes {
+                dynamic.push(Arc::clone(&parent.filter));
+            }
+            taken.push(if takes { PushedDown::Yes } else { PushedDown::No });
+        }
+        let mut propagation: FilterPushdownPropagation<Arc<dyn ExecutionPlan>> =
+            FilterPushdownPropagation::with_parent_pushdown_result(taken);
+        if dynamic.len() > self.dynamic.len() {
+            propagation.updated_node = Some(Arc::new(self.clone().with_dynamic(dynamic)));
+        }
+        Ok(propagation)
     }
 
     fn with_fetch(&self, fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {

@@ -20,6 +20,7 @@ use memferry_query::{SessionOptions, session};
 use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::ahead::Budget;
 use crate::catalog::ShardCatalog;
 use crate::channels::Channels;
 use crate::codec::ScanMessage;
@@ -32,9 +33,13 @@ use crate::sources::Sources;
 #[derive(Debug)]
 pub(crate) struct WorkerState {
     pub(crate) address: String,
+    /// A random number of this process.
+    pub(crate) mark: u64,
     pub(crate) description: Description,
     pub(crate) catalog: OnceLock<Arc<ShardCatalog>>,
     pub(crate) channels: Channels,
+    /// Of what its plans read ahead.
+    pub(crate) budget: Budget,
     pub(crate) options: SessionOptions,
 }
 
@@ -45,7 +50,10 @@ impl WorkerState {
     /// If its tables are still loaded.
     pub(crate) fn sources(&self) -> Result<Sources, ClusterError> {
         match self.catalog.get() {
-            Some(catalog) => Ok(Sources::new(Some(Arc::clone(catalog)), Arc::new(self.channels.for_plan()))),
+            Some(catalog) => {
+                let channels = Arc::new(self.channels.for_plan());
+                Ok(Sources::new(Some(Arc::clone(catalog)), channels).within(&self.budget))
+            }
             None => {
                 let what = String::from("it is still loading its tables");
                 Err(ClusterError::Worker { worker: self.address.clone(), what })
@@ -53,13 +61,23 @@ impl WorkerState {
         }
     }
 
+    /// That of its report.
+    fn mark(&self) -> u64 {
+        self.mark.wrapping_add(u64::from(self.catalog.get().is_some()))
+    }
+
     fn report(&self) -> WorkerReport {
+        // Before the catalog: a report of loaded tables with the mark from before is only asked for again.
+        let mark = self.mark();
         let catalog = self.catalog.get();
         WorkerReport {
+            mark,
             description: self.description.clone(),
             is_ready: catalog.is_some(),
             tables: catalog.map(|catalog| catalog.reports()).unwrap_or_default(),
             received_bytes: self.channels.received_bytes(),
+            ahead: self.budget.in_use() as u64,
+            read_bytes: catalog.map_or(0, |catalog| catalog.read_bytes()),
         }
     }
 
@@ -119,6 +137,9 @@ impl FlightService for ShardService {
         let action = request.into_inner();
         if action.r#type != ACTION {
             return Err(unknown(&format!("action {}", action.r#type)));
+        }
+        if WorkerReport::known_mark(&action.body) == Some(self.0.mark()) {
+            return Ok(Response::new(stream::empty().boxed()));
         }
         let body =
             serde_json::to_vec(&self.0.report()).map_err(|error| Status::internal(error.to_string()))?;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
 
+use crate::ahead::Budget;
 use crate::catalog::ShardCatalog;
 use crate::channels::Channels;
 use crate::description::MapId;
@@ -19,12 +21,22 @@ pub struct Sources {
     /// The tables of this worker; none in a coordinator.
     catalog: Option<Arc<ShardCatalog>>,
     channels: Arc<Channels>,
+    budget: Budget,
 }
 
 impl Sources {
     /// The shards of `catalog`, and those of the workers that `channels` reach.
     pub fn new(catalog: Option<Arc<ShardCatalog>>, channels: Arc<Channels>) -> Sources {
-        Sources { catalog, channels }
+        Sources { catalog, channels, budget: Budget::default() }
+    }
+
+    /// These, with a budget that all plans of a worker share.
+    pub(crate) fn within(self, budget: &Budget) -> Sources {
+        Sources { budget: budget.clone(), ..self }
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     pub(crate) fn of(context: &TaskContext) -> Result<Sources> {
@@ -42,18 +54,19 @@ impl Sources {
         catalog.check(id, table, files)
     }
 
-    /// The rows of one shard.
+    /// The rows of one shard. Filters of `dynamic` save reads of this worker's shards only: others do not learn of them.
     pub(crate) async fn open(
         &self,
         read: &Arc<ShardRead>,
         shard: usize,
+        dynamic: &[Arc<dyn PhysicalExpr>],
         context: &Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         if let Some(catalog) = &self.catalog {
             if catalog.id() != read.id {
                 return Err(refusal(catalog.address(), catalog.id(), read.id).into());
             }
-            if let Some(stream) = catalog.read(read, shard, context)? {
+            if let Some(stream) = catalog.read(read, shard, dynamic, context)? {
                 return Ok(stream);
             }
         }

@@ -28,6 +28,7 @@ pub struct ShardedTable {
     schema: SchemaRef,
     statistics: Arc<Statistics>,
     members: Arc<Members>,
+    announced: bool,
 }
 
 impl ShardedTable {
@@ -51,7 +52,14 @@ impl ShardedTable {
             schema,
             statistics,
             members,
+            announced: true,
         })
+    }
+
+    /// This table, with scans that workers begin before they are executed, or not.
+    #[must_use]
+    pub fn announced(self, announced: bool) -> ShardedTable {
+        ShardedTable { announced, ..self }
     }
 }
 
@@ -111,13 +119,18 @@ impl TableProvider for ShardedTable {
             projection: projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect()),
             predicate,
             fetch: limit,
+            announced: self.announced,
             lost: self.members.lost().keys().copied().collect(),
             map: Arc::clone(map),
         };
         let mut partitions = vec![Vec::new(); state.config().target_partitions()];
         let count = partitions.len();
         (0..map.shards_count()).for_each(|shard| partitions[shard % count].push(shard));
-        let scan = ShardScanExec::try_new(Arc::new(read), partitions, Some(Arc::clone(&self.statistics)))?;
+        let mut scan =
+            ShardScanExec::try_new(Arc::new(read), partitions, Some(Arc::clone(&self.statistics)))?;
+        if self.key.is_none() {
+            scan = scan.of_shards(scan.with_rows(scan.partitions().to_vec()))?;
+        }
         Ok(Arc::new(scan))
     }
 }

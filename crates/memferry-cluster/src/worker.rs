@@ -5,19 +5,25 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use arrow_flight::flight_service_server::FlightServiceServer;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::DataFusionError;
+use datafusion::execution::TaskContext;
 use datafusion::prelude::SessionContext;
-use datafusion_distributed::{DistributedExt, Worker, WorkerQueryContext};
+use datafusion_distributed::{
+    DistributedExt, Worker, WorkerPlanRewriteEvent, WorkerPlanRewriteEventResponse, WorkerQueryContext,
+};
 use memferry_query::{MemferryOptions, SessionOptions, Tiers};
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
+use crate::ahead::Budget;
 use crate::catalog::ShardCatalog;
 use crate::channels::{Channels, KEEP_ALIVE};
 use crate::codec::ShardCodec;
 use crate::description::Description;
 use crate::error::ClusterError;
+use crate::scan::ShardScanExec;
 use crate::service::{ShardService, WorkerState};
 
 /// A worker that listens and has not loaded its tables yet.
@@ -45,11 +51,18 @@ impl ClusterWorker {
         let listener = TcpListener::bind(listen)
             .await
             .map_err(|source| ClusterError::Listen { address: listen.to_owned(), source })?;
+        let mut mark = [0; 8];
+        getrandom::fill(&mut mark).map_err(|error| {
+            let source = std::io::Error::other(error.to_string());
+            ClusterError::Listen { address: listen.to_owned(), source }
+        })?;
         let state = WorkerState {
             address: address.to_owned(),
+            mark: u64::from_le_bytes(mark),
             description,
             catalog: OnceLock::new(),
             channels: Channels::new(),
+            budget: Budget::default(),
             options,
         };
         Ok(ClusterWorker { state: Arc::new(state), listener })
@@ -104,6 +117,7 @@ impl ClusterWorker {
         }
     }
 
+    /// The part of the service that executes tasks.
     fn tasks(&self) -> Worker {
         let state = Arc::clone(&self.state);
         Worker::from_session_builder(move |context: WorkerQueryContext| {
@@ -117,10 +131,23 @@ impl ClusterWorker {
                 *config = std::mem::take(config).with_option_extension(memferry);
                 config.set_extension(Arc::new(sources));
                 config.set_distributed_user_codec(ShardCodec);
+                config.set_distributed_worker_plan_rewrite_handler(read_ahead);
                 config.set_distributed_channel_resolver(state.channels.for_plan());
                 Ok::<_, DataFusionError>(builder.build())
             }
         })
         .with_version(self.state.description.id().to_string())
     }
+}
+
+/// Begins to read what the scans of a plan that has arrived will read, if the plan announces it. The plan stays as it is.
+fn read_ahead(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEventResponse, DataFusionError> {
+    let context = Arc::new(TaskContext::default().with_session_config(event.session_config.clone()));
+    event.plan.apply(|node| {
+        if let Some(scan) = node.downcast_ref::<ShardScanExec>() {
+            scan.read_ahead(&context)?;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(WorkerPlanRewriteEventResponse::new(event.plan))
 }

@@ -98,7 +98,7 @@ fn contrasts_suffice_in_both_schemes() {
         check((shape, "stroke"), "paper", 3.0);
     }
     check(("cpu", "fill"), "domain", 3.0);
-    for series in 0..6 {
+    for series in 0..7 {
         check((&format!("series{series}"), "color"), "paper", 3.0);
     }
     for shape in ["axis", "rule", "whisker"] {

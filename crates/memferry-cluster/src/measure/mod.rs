@@ -4,11 +4,13 @@
 //! ```text
 //! 1, 3, 5 workers ─▶ 22 answers each, compared with those of one process
 //! 3 workers       ─▶ times beside one process on the same CPUs; bytes that workers send each other
+//! 3 workers       ─▶ times to the first rows with and without announcement; bytes read with and without dynamic filters
 //! 3 workers       ─▶ kill -9 of one at a random moment of a random query, again and again
 //! ```
 
 mod workers;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +26,9 @@ use memferry_query::{Layout, SessionOptions, TieredTable, Tiers, session};
 use serde::Serialize;
 
 use self::workers::Workers;
+use crate::cluster::Cluster;
 use crate::error::ClusterError;
+use crate::planning::PlanOptions;
 
 /// Clusters of processes on this machine beside one process. Prints counts, times and bytes as one JSON object.
 #[derive(Clone, Debug, clap::Args)]
@@ -52,6 +56,19 @@ const SIZES: [usize; 3] = [1, 3, 5];
 /// Workers of the timed and the killed cluster.
 const WORKERS: usize = 3;
 
+/// Queries whose joins find filters for their scans.
+const FILTERED: [usize; 3] = [3, 5, 17];
+
+/// A query whose rows come while the large table is read, when a small one has been received by all workers.
+const STREAMED: &str = "SELECT l_orderkey, l_comment, p_name FROM lineitem LEFT JOIN part ON l_partkey = p_partkey \
+                        WHERE l_comment LIKE '%furiously%'";
+
+/// Least number of pairs of runs of [`STREAMED`].
+const FIRST_BATCH_ROUNDS_MIN: u32 = 5;
+
+/// Time after which the scans of a query that has ended are counted.
+const SETTLED: Duration = Duration::from_millis(300);
+
 /// No query may take longer, whatever happens to a worker.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -65,8 +82,16 @@ struct Measured {
     overhead: f64,
     /// Decoded bytes that the three workers received from each other in one run of all queries.
     shuffled_bytes: f64,
-    /// Median time to the first rows, over the queries.
+    /// Median time to the first rows, over the queries; and of plans that workers do not begin to read when they arrive.
     seconds_first_rows: f64,
+    seconds_first_rows_unannounced: f64,
+    /// Median time to the first batch of [`STREAMED`].
+    seconds_first_batch: f64,
+    seconds_first_batch_unannounced: f64,
+    /// Of each query of [`FILTERED`]: bytes of columns that workers read, and of batches that they received from each other;
+    /// without dynamic filters, too. Dynamic filters that scans were given, and those that change there.
+    #[serde(flatten)]
+    filtered: BTreeMap<String, f64>,
     kills: u32,
     /// Kills after which the answer was right, or an error named a worker, in time.
     kills_survived: u32,
@@ -109,6 +134,7 @@ async fn measure(arguments: &Arguments) -> Result<Measured> {
         }
     }
     let mut workers = Workers::start(WORKERS, &files).await?;
+    measure_filters(&alone, &workers, &mut measured).await?;
     let times = time(&alone, &workers, arguments.rounds, &mut measured).await?;
     kill(&alone, &mut workers, &times, arguments, &mut measured).await?;
     Ok(measured)
@@ -151,21 +177,23 @@ async fn time(
     measured: &mut Measured,
 ) -> Result<Vec<Duration>> {
     let cluster = workers.cluster();
-    let (mut ratios, mut first_rows, mut times) = (0.0, Vec::new(), Vec::new());
+    let unannounced = workers.cluster_with(PlanOptions { announce: false, ..PlanOptions::default() })?;
+    let (mut ratios, mut first_rows, mut times) = (0.0, [Vec::new(), Vec::new()], Vec::new());
     let mut shuffled = 0.0;
     for (sql, _) in &alone.queries {
         let (mut of_one, mut of_cluster) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
+            first_rows[1].push(time_to_rows(&unannounced, sql).await?.as_secs_f64());
             let began = Instant::now();
             alone.context.sql(sql).await?.collect().await?;
             of_one.push(began.elapsed().as_secs_f64());
-            let before = workers.received_bytes(cluster).await?;
+            let (_, before) = workers.bytes(cluster).await?;
             let began = Instant::now();
             let answer = cluster.query(sql).await?;
-            first_rows.push(began.elapsed().as_secs_f64());
+            first_rows[0].push(began.elapsed().as_secs_f64());
             answer.collect().await?;
             of_cluster.push(began.elapsed().as_secs_f64());
-            shuffled += (workers.received_bytes(cluster).await? - before) as f64;
+            shuffled += workers.bytes(cluster).await?.1.saturating_sub(before) as f64;
         }
         let (one, of_cluster) = (median(&mut of_one), median(&mut of_cluster));
         ratios += (of_cluster / one).ln();
@@ -173,8 +201,56 @@ async fn time(
     }
     measured.overhead = (ratios / alone.queries.len() as f64).exp();
     measured.shuffled_bytes = shuffled / f64::from(rounds);
-    measured.seconds_first_rows = median(&mut first_rows);
+    measured.seconds_first_rows = median(&mut first_rows[0]);
+    measured.seconds_first_rows_unannounced = median(&mut first_rows[1]);
+    // In turns, as A B B A.
+    let mut first_batch = [Vec::new(), Vec::new()];
+    for round in 0..2 * rounds.max(FIRST_BATCH_ROUNDS_MIN) {
+        for turn in 0..2 {
+            let which = ((round + turn) % 2) as usize;
+            let cluster = [cluster.as_ref(), &unannounced][which];
+            first_batch[which].push(time_to_rows(cluster, STREAMED).await?.as_secs_f64());
+        }
+    }
+    measured.seconds_first_batch = median(&mut first_batch[0]);
+    measured.seconds_first_batch_unannounced = median(&mut first_batch[1]);
     Ok(times)
+}
+
+/// Time to the first rows of a query that runs to its end.
+async fn time_to_rows(cluster: &Cluster, sql: &str) -> Result<Duration> {
+    let began = Instant::now();
+    let answer = cluster.query(sql).await?;
+    let first_rows = began.elapsed();
+    answer.collect().await?;
+    Ok(first_rows)
+}
+
+/// Bytes that workers read and receive with and without dynamic filters.
+async fn measure_filters(alone: &Alone, workers: &Workers, measured: &mut Measured) -> Result<()> {
+    let unfiltered =
+        workers.cluster_with(PlanOptions { dynamic_filters: false, ..PlanOptions::default() })?;
+    for number in FILTERED {
+        let (sql, _) = &alone.queries[number - 1];
+        for (cluster, name) in [(workers.cluster().as_ref(), ""), (&unfiltered, "unfiltered_")] {
+            let (read_before, received_before) = workers.bytes(cluster).await?;
+            let answer = cluster.query(sql).await?;
+            let filters = answer.dynamic_filters();
+            answer.collect().await?;
+            tokio::time::sleep(SETTLED).await;
+            let (read, received) = workers.bytes(cluster).await?;
+            let mut add = |what: &str, value: f64| {
+                measured.filtered.insert(format!("q{number}_{name}{what}"), value);
+            };
+            add("read_bytes", read.saturating_sub(read_before) as f64);
+            add("received_bytes", received.saturating_sub(received_before) as f64);
+            if name.is_empty() {
+                add("filters_given", filters.given as f64);
+                add("filters_in_stage", filters.in_stage as f64);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Kills a worker at a random moment of a random query, and starts it again.

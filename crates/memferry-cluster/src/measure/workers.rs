@@ -12,18 +12,22 @@ use memferry_bench_query::{tpch_file, tpch_table_names};
 use tokio::process::{Child, Command};
 
 use crate::cluster::Cluster;
+use crate::planning::PlanOptions;
+use crate::report::WorkerReport;
 
-/// The keys of the tables: lineitem and orders are joined in place, and partsupp and part.
-const KEYS: [(&str, &str); 8] = [
+/// The keys of the tables: lineitem and orders are joined in place, and partsupp and part. The others are on each worker.
+const KEYS: [(&str, &str); 5] = [
     ("lineitem", "l_orderkey"),
     ("orders", "o_orderkey"),
     ("partsupp", "ps_partkey"),
     ("part", "p_partkey"),
     ("customer", "c_custkey"),
-    ("supplier", "s_suppkey"),
-    ("nation", "n_nationkey"),
-    ("region", "r_regionkey"),
 ];
+
+/// Partitions of a task: as many as of the process beside.
+fn partitions() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
 
 /// How long a worker may take to load its tables.
 const LOADING_MAX: Duration = Duration::from_secs(300);
@@ -49,12 +53,13 @@ impl Workers {
         let mut description = format!("version = 1\nworkers = {addresses:?}\n");
         for table in tpch_table_names() {
             let location = tpch_file(files, table);
-            let (_, key) = KEYS.iter().find(|(name, _)| *name == table).context("a table without key")?;
-            write!(description, "[[tables]]\nname = {table:?}\nlocation = {location:?}\nkey = {key:?}\n")?;
+            writeln!(description, "[[tables]]\nname = {table:?}\nlocation = {location:?}")?;
+            if let Some((_, key)) = KEYS.iter().find(|(name, _)| *name == table) {
+                writeln!(description, "key = {key:?}")?;
+            }
         }
         std::fs::write(directory.path().join("cluster.toml"), description)?;
-        let partitions = std::thread::available_parallelism().map_or(1, usize::from);
-        let cluster = Arc::new(Cluster::new(addresses.clone(), partitions)?);
+        let cluster = Arc::new(Cluster::new(addresses.clone(), partitions())?);
         let mut workers = Workers { directory, addresses, processes: Vec::new(), cluster };
         for worker in 0..count {
             let process = workers.process(worker)?;
@@ -96,10 +101,16 @@ impl Workers {
         &self.cluster
     }
 
-    /// Bytes that all workers have received from each other.
-    pub(super) async fn received_bytes(&self, cluster: &Cluster) -> Result<u64> {
+    /// The same workers, with plans of `options`.
+    pub(super) fn cluster_with(&self, options: PlanOptions) -> Result<Cluster> {
+        Ok(Cluster::new(self.addresses.clone(), partitions())?.with_options(options))
+    }
+
+    /// Bytes that all workers have read, and received from each other.
+    pub(super) async fn bytes(&self, cluster: &Cluster) -> Result<(u64, u64)> {
         let reports = cluster.reports().await?;
-        Ok(reports.values().flatten().map(|report| report.received_bytes).sum())
+        let sum = |of: fn(&WorkerReport) -> u64| reports.values().flatten().map(of).sum();
+        Ok((sum(|report| report.read_bytes), sum(|report| report.received_bytes)))
     }
 
     /// As `kill -9`.

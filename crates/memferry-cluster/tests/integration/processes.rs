@@ -12,7 +12,7 @@ use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use memferry_bench_query::{answers_equal, tpch, tpch_file, tpch_files, tpch_table_names};
-use memferry_cluster::{Cluster, ClusterError};
+use memferry_cluster::{Cluster, ClusterError, DynamicFilters, PlanOptions, WorkerReport};
 use memferry_query::{SessionOptions, session};
 
 const SCALE: f64 = 0.01;
@@ -20,16 +20,16 @@ const SCALE: f64 = 0.01;
 /// No query may take longer, whatever happens to workers.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The keys by which tables are sharded: lineitem and orders are joined in place.
-const KEYS: [(&str, &str); 8] = [
-    ("lineitem", "l_orderkey"),
-    ("orders", "o_orderkey"),
-    ("partsupp", "ps_partkey"),
-    ("part", "p_partkey"),
-    ("customer", "c_custkey"),
-    ("supplier", "s_suppkey"),
-    ("nation", "n_nationkey"),
-    ("region", "r_regionkey"),
+/// The keys by which tables are sharded: lineitem and orders are joined in place. Tables without key are on each worker.
+const KEYS: [(&str, Option<&str>); 8] = [
+    ("lineitem", Some("l_orderkey")),
+    ("orders", Some("o_orderkey")),
+    ("partsupp", Some("ps_partkey")),
+    ("part", Some("p_partkey")),
+    ("customer", Some("c_custkey")),
+    ("supplier", None),
+    ("nation", None),
+    ("region", None),
 ];
 
 fn files() -> PathBuf {
@@ -72,7 +72,8 @@ impl Workers {
             .iter()
             .map(|(name, key)| {
                 let location = tpch_file(&files(), name);
-                format!("[[tables]]\nname = '{name}'\nlocation = '{}'\nkey = '{key}'\n", location.display())
+                let key = key.map(|key| format!("key = '{key}'\n")).unwrap_or_default();
+                format!("[[tables]]\nname = '{name}'\nlocation = '{}'\n{key}", location.display())
             })
             .collect();
         let description = format!("version = {version}\nworkers = {:?}\n{more}\n{tables}", self.addresses);
@@ -181,6 +182,97 @@ async fn tables_that_are_sharded_by_the_join_are_joined_in_place() {
     for sql in [in_place, by_other, thrice, grouped] {
         let answer = cluster.query_whole(sql).await.unwrap().collect().await.unwrap();
         answers_equal(&answer, &expected(&alone, sql).await).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joins_in_place_do_not_filter_by_a_hash_that_their_tables_do_not_have() {
+    let workers = Workers::ready(2).await;
+    // Filters of more partitions than a scan would look at one by one.
+    let cluster = Cluster::new(workers.addresses.clone(), 8).unwrap();
+    let sql = "SELECT count(*), sum(l_quantity) FROM lineitem JOIN orders ON l_orderkey = o_orderkey \
+               WHERE o_orderdate < DATE '1995-03-15'";
+    let answer = cluster.query_whole(sql).await.unwrap();
+    assert_eq!(answer.plan().matches("Hash([").count(), 0, "{}", answer.plan());
+    let alone = alone().await;
+    answers_equal(&answer.collect().await.unwrap(), &expected(&alone, sql).await).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_without_key_are_joined_where_the_other_table_is() {
+    let mut workers = Workers::ready(3).await;
+    let (cluster, alone) = (workers.cluster(), alone().await);
+    let in_place = "SELECT n_name, count(*) FROM customer JOIN nation ON c_nationkey = n_nationkey \
+                    JOIN region ON n_regionkey = r_regionkey WHERE r_name = 'ASIA' GROUP BY n_name";
+    let queries = [
+        in_place,
+        "SELECT count(*) FROM nation",
+        "SELECT n_name, count(c_custkey) FROM nation LEFT JOIN customer ON c_nationkey = n_nationkey \
+         AND c_acctbal > 0 GROUP BY n_name",
+        "SELECT count(*) FROM nation a, nation b WHERE a.n_regionkey = b.n_regionkey",
+        "SELECT count(*) FROM customer WHERE c_nationkey NOT IN (SELECT n_nationkey FROM nation WHERE n_regionkey = 1)",
+    ];
+    assert!(!cluster.query_whole(in_place).await.unwrap().plan().contains("Broadcast"));
+    for lost in 0..2 {
+        for sql in queries {
+            let answer = cluster.query_whole(sql).await.unwrap();
+            assert_eq!(answer.lost().len(), lost, "{sql}");
+            let answer = answer.collect().await.unwrap();
+            answers_equal(&answer, &expected(&alone, sql).await)
+                .unwrap_or_else(|error| panic!("{sql}: {error}"));
+        }
+        if lost == 0 {
+            // One of the workers that would read the only shard of such a table.
+            workers.kill(0);
+        }
+    }
+}
+
+/// Sums of the workers' reports.
+async fn sum(cluster: &Cluster, of: fn(&WorkerReport) -> u64) -> u64 {
+    cluster.reports().await.unwrap().values().flatten().map(of).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joins_tell_scans_of_their_stage_which_rows_they_need() {
+    let workers = Workers::ready(2).await;
+    let filtered = workers.cluster();
+    let unfiltered =
+        workers.cluster().with_options(PlanOptions { dynamic_filters: false, ..PlanOptions::default() });
+    let sql = "SELECT count(*), sum(o_totalprice) FROM orders JOIN customer ON o_custkey = c_custkey \
+               WHERE c_name = 'Customer#000000007'";
+    let expected = expected(&alone().await, sql).await;
+    let mut read = Vec::new();
+    for (cluster, filters) in [(&filtered, 1), (&unfiltered, 0)] {
+        let before = sum(cluster, |report| report.read_bytes).await;
+        let answer = cluster.query_whole(sql).await.unwrap();
+        assert_eq!(answer.dynamic_filters(), DynamicFilters { given: filters, in_stage: filters });
+        answers_equal(&answer.collect().await.unwrap(), &expected).unwrap();
+        // Scans count when they are dropped.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        read.push(sum(cluster, |report| report.read_bytes).await - before);
+    }
+    // The price is read of shards with orders of the customer.
+    assert!(read[0] * 10 < read[1] * 9, "bytes with and without filter: {read:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_read_ahead_after_a_query() {
+    let workers = Workers::ready(2).await;
+    let cluster = workers.cluster();
+    let sql = "SELECT l_orderkey, l_comment, p_name FROM lineitem LEFT JOIN part ON l_partkey = p_partkey";
+    for whole in [true, false] {
+        let answer = cluster.query(sql).await.unwrap();
+        if whole {
+            answer.collect().await.unwrap();
+        } else {
+            drop(answer);
+        }
+        let began = Instant::now();
+        while sum(&cluster, |report| report.ahead).await > 0 {
+            assert!(began.elapsed() < Duration::from_secs(5), "reads of a query that has ended go on");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 

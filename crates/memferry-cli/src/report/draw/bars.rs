@@ -73,15 +73,10 @@ fn draw_group(figure: &Figure, group: &str, plot: &mut Block, y: &Mapping, (x, w
             }));
             plot.children.push(mark(figure, it, paths));
             if bar_width >= 30.0 {
-                let label = short(value);
-                plot.text_at(
-                    Anchor::Middle,
-                    (at + bar_width / 2.0) as i64,
-                    upper as i64 - 4,
-                    SMALL,
-                    "ink figure",
-                    label,
-                );
+                let center = (at + bar_width / 2.0) as i64;
+                // A whisker would cross a number above the bar.
+                let foot = if it.range.is_some() { lower - 6.0 } else { upper - 4.0 };
+                plot.text_at(Anchor::Middle, center, foot as i64, SMALL, "ink figure", short(value));
             }
             at += bar_width;
         }

@@ -11,7 +11,7 @@ const SIDE: f64 = 10.0;
 const REACH: f64 = 8.0;
 
 pub(super) fn series_class(index: usize) -> &'static str {
-    ["series0", "series1", "series2", "series3", "series4", "series5"][index % 6]
+    ["series0", "series1", "series2", "series3", "series4", "series5", "series6"][index % 7]
 }
 
 /// A bar.

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::super::papers::Papers;
 use super::*;
@@ -108,6 +110,15 @@ fn marks_are_inside_the_picture_and_texts_do_not_overlap() {
             let is_inside = is_inside && right <= picture.width as f64 && bottom <= picture.height as f64;
             assert!(is_inside, "{}: a mark at {left}, {top}, {right}, {bottom}", figure.name);
         }
+    }
+}
+
+#[test]
+fn series_of_published_figures_have_different_colours() {
+    for figure in figures().iter().filter(|figure| !figure.name.starts_with("made-up")) {
+        let names = series(figure);
+        let classes: BTreeSet<&str> = (0..names.len()).map(series_class).collect();
+        assert_eq!(classes.len(), names.len(), "{}: {names:?}", figure.name);
     }
 }
 
