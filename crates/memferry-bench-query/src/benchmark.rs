@@ -6,6 +6,7 @@
 //! Every timed run starts with an empty cache and includes planning. It is paired with a run of its peer (A B B A ...),
 //! so that slow changes of the machine affect both.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use datafusion::config::{ConfigExtension, ExtensionOptions};
@@ -31,6 +32,10 @@ pub struct QueryBenchmark {
     pub(crate) options: SessionOptions,
     pub(crate) seed: u64,
     pub(crate) pairs_count: usize,
+    /// Names of the queries to time, such as q06; empty: all. Summaries are then over them.
+    pub queries: Vec<String>,
+    /// A Python that has DuckDB and Polars. `None` by default: no row then compares with them.
+    pub python: Option<PathBuf>,
     progress: NewProgress,
     telemetry: Telemetry,
 }
@@ -61,7 +66,18 @@ impl QueryBenchmark {
     ) -> Result<QueryBenchmark, QueryError> {
         let runtime = Runtime::new().map_err(QueryError::Threads)?;
         let telemetry = Telemetry::none();
-        Ok(QueryBenchmark { machine, runtime, options, seed, pairs_count, progress, telemetry })
+        let (queries, python) = (Vec::new(), None);
+        Ok(QueryBenchmark {
+            machine,
+            runtime,
+            options,
+            seed,
+            pairs_count,
+            queries,
+            python,
+            progress,
+            telemetry,
+        })
     }
 
     /// The same benchmark, whose timed queries are watched by these monitors.
@@ -180,7 +196,7 @@ impl QueryBenchmark {
         let ways =
             [way("off", Prefetch::Off)?, way("auto", Prefetch::Auto)?, way("always", Prefetch::Always)?];
         let ablations = ablations();
-        let queries = queries(scale);
+        let queries = self.queries(scale)?;
         let selective: Vec<&Query> = queries.iter().filter(|query| query.selective).collect();
 
         let runs = queries.len() * ways.len() + selective.len() * ablations.len();
@@ -193,8 +209,10 @@ impl QueryBenchmark {
             }
             let prefix = format!("tpch_sf{scale}_{}", way.name);
             let all = timed.iter().filter(|(query, _)| query.tpch).map(|(_, (pairs, _))| pairs);
-            rows.push(Row::over_queries(format!("{prefix}_geomean"), "datafusion", all, self.seed));
-            if way.name == "auto" {
+            if timed.iter().any(|(query, _)| query.tpch) {
+                rows.push(Row::over_queries(format!("{prefix}_geomean"), "datafusion", all, self.seed));
+            }
+            if way.name == "auto" && !selective.is_empty() {
                 // The default of users.
                 let selective = timed.iter().filter(|(query, _)| query.selective);
                 let selective = selective.map(|(_, (pairs, _))| pairs);
@@ -206,8 +224,11 @@ impl QueryBenchmark {
                 rows_by_query.push(Row { telemetry: counts, ..row });
             }
         }
-        let [off, ..] = &ways;
-        for (name, techniques) in ablations {
+        let [off, auto, _] = &ways;
+        if let Some(python) = &self.python {
+            rows.extend(self.peer_rows(python, scale, &tables, auto, &queries)?);
+        }
+        for (name, techniques) in ablations.into_iter().filter(|_| !selective.is_empty()) {
             let without = self.tiered("without a technique", &tables, &tiers, Prefetch::Off)?;
             for technique in &techniques {
                 self.set(&without, technique, "false")?;
@@ -222,6 +243,19 @@ impl QueryBenchmark {
         // Summaries come first.
         rows.append(&mut rows_by_query);
         Ok(rows)
+    }
+
+    /// The queries that were asked for.
+    fn queries(&self, scale: f64) -> Result<Vec<Query>, QueryError> {
+        let mut queries = queries(scale);
+        if let Some(unknown) =
+            self.queries.iter().find(|&name| queries.iter().all(|query| query.name != *name))
+        {
+            let known = queries.iter().map(|query| query.name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(QueryError::UnknownQuery { name: unknown.clone(), known });
+        }
+        queries.retain(|query| self.queries.is_empty() || self.queries.contains(&query.name));
+        Ok(queries)
     }
 
     fn set(&self, way: &QueryRunner, option: &str, value: &str) -> Result<(), QueryError> {
@@ -292,27 +326,34 @@ fn two_tiers_with_rates() -> Result<Machine, TopologyError> {
 /// Prefix of memferry's settings in SQL.
 const MEMFERRY: &str = <MemferryOptions as ConfigExtension>::PREFIX;
 
-struct Query {
-    name: String,
-    sql: String,
+pub(crate) struct Query {
+    pub(crate) name: String,
+    pub(crate) sql: String,
     /// One of the 22 queries of TPC-H.
-    tpch: bool,
+    pub(crate) tpch: bool,
     /// Few rows pass its filters.
     selective: bool,
+}
+
+/// The name of the papers' query.
+pub(crate) const PAPER: &str = "paper";
+
+fn tpch_name(number: usize) -> String {
+    format!("q{number:02}")
 }
 
 /// The 22 queries of TPC-H, and the one of the papers on prefetching.
 fn queries(scale: f64) -> Vec<Query> {
     let mut queries: Vec<Query> = tpch::QUERIES
         .map(|number| Query {
-            name: format!("q{number:02}"),
+            name: tpch_name(number),
             sql: tpch::query(number, scale),
             tpch: true,
             selective: [6, 12, 14, 19].contains(&number),
         })
         .collect();
     queries.push(Query {
-        name: "paper".to_owned(),
+        name: PAPER.to_owned(),
         sql: paper_query(PAPER_SELECTIVITY),
         tpch: false,
         selective: true,

@@ -9,11 +9,13 @@
 
 mod answers;
 mod benchmark;
+mod beside_peers;
 mod cold;
 mod domains;
 mod dsa;
 mod modelled;
 mod paper_table;
+mod peers;
 mod process;
 mod runner;
 pub mod sncdb;

@@ -92,7 +92,9 @@ pub(crate) fn write_parquet(
     file.sync_all().map_err(write_error(path))
 }
 
-fn write_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(path: &Path) -> impl Fn(E) -> TpchError {
+pub(crate) fn write_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    path: &Path,
+) -> impl Fn(E) -> TpchError {
     let path = path.to_owned();
     move |source| TpchError::Write { path: path.clone(), source: source.into() }
 }

@@ -140,6 +140,11 @@ impl NearColumn {
         }
     }
 
+    /// The column at home.
+    pub(crate) fn home(&self) -> &ArrayRef {
+        &self.home
+    }
+
     /// Whether filtered rows still refer to its buffers: strings behind views, dictionaries.
     pub(crate) fn outlives_filter(&self) -> bool {
         keeps_buffers(self.home.data_type())

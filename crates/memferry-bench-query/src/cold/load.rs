@@ -8,7 +8,7 @@ use memferry_query::{Layout, load};
 
 use super::ColdBenchmark;
 use super::io::FileCache;
-use super::peers::Peer;
+use super::way::run_peer;
 use crate::QueryError;
 use crate::process::status_bytes;
 
@@ -43,9 +43,9 @@ impl ColdBenchmark {
             }
             Some(python) => {
                 let engine = ("pyarrow", "pyarrow");
-                let mut peer = Peer::start(python, engine, &self.files, self.options.partitions)?;
+                let mut peer = self.peer(python, engine)?;
                 let name = peer.name.clone();
-                let theirs = || match peer.run(TABLE, files)? {
+                let theirs = || match run_peer(&mut peer, TABLE, files)? {
                     Ok(run) => Ok(run.ms),
                     Err(error) => Err(QueryError::Peer(format!("pyarrow cannot read {TABLE}: {error}"))),
                 };

@@ -7,13 +7,12 @@
 mod first;
 mod io;
 mod load;
-mod peers;
 mod planning;
 mod pushdown;
 mod slow;
 mod way;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
@@ -26,8 +25,8 @@ use memferry_query::load::Progress;
 use memferry_query::{SessionOptions, Tiers, files, session};
 use tokio::runtime::Runtime;
 
-use self::peers::{ENGINES, Peer, Run, RunAnswer};
-use self::way::{Session, Way};
+use self::way::{Run, RunAnswer, Session, Way};
+use crate::peers::{ENGINES, Peer, PeerTables};
 use crate::{QueryError, answers_equal, tpch, tpch_file, tpch_table_names};
 
 pub(crate) use self::io::FileCache;
@@ -224,10 +223,15 @@ impl ColdBenchmark {
         ];
         if let Some(python) = &self.python {
             for engine in ENGINES {
-                ways.push(Way::Peer(Peer::start(python, engine, &self.files, self.options.partitions)?));
+                ways.push(Way::Peer(self.peer(python, engine)?));
             }
         }
         Ok(ways)
+    }
+
+    /// Another engine over the files.
+    fn peer(&self, python: &Path, engine: (&str, &str)) -> Result<Peer, QueryError> {
+        Peer::start(python, engine, &self.files, PeerTables::Files, self.options.partitions)
     }
 
     fn tiers(&self) -> Result<Arc<Tiers>, QueryError> {

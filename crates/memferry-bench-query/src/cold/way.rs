@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::datasource::physical_plan::ParquetSource;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::utils::collect_columns;
@@ -13,8 +14,29 @@ use memferry_query::files::{Demand, FileReport};
 use tokio::runtime::Runtime;
 
 use super::io::{FileCache, bytes_read};
-use super::peers::{Peer, Run, RunAnswer};
+use crate::peers::Peer;
 use crate::{QueryError, tpch_table_names};
+
+/// One run of a query.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) ms: f64,
+    /// Bytes that the kernel fetched from the disk meanwhile.
+    pub(super) bytes_read: u64,
+    /// Of memferry's reader; empty for others.
+    pub(super) report: FileReport,
+    /// Columns that a scan puts out and its filter does not read, of the scan that has most; 0 for other engines.
+    pub(super) late_columns: usize,
+    pub(super) answer: RunAnswer,
+}
+
+/// The answer of a run, for comparison.
+#[derive(Debug)]
+pub(super) enum RunAnswer {
+    Batches(Vec<RecordBatch>),
+    /// Other engines only count their rows.
+    Rows(usize),
+}
 
 /// One way to run queries.
 pub(super) enum Way<'a> {
@@ -42,9 +64,26 @@ impl Way<'_> {
     pub(super) fn run(&mut self, sql: &str, files: &FileCache) -> Result<Result<Run, String>, QueryError> {
         match self {
             Way::Session(session) => session.run(sql, files).map(Ok),
-            Way::Peer(peer) => peer.run(sql, files),
+            Way::Peer(peer) => run_peer(peer, sql, files),
         }
     }
+}
+
+/// Runs a query in another engine.
+pub(super) fn run_peer(
+    peer: &mut Peer,
+    sql: &str,
+    files: &FileCache,
+) -> Result<Result<Run, String>, QueryError> {
+    files.prepare()?;
+    let before = bytes_read(peer.process())?;
+    let run = match peer.run(sql)? {
+        Ok(run) => run,
+        Err(error) => return Ok(Err(error)),
+    };
+    let bytes_read = bytes_read(peer.process())?.saturating_sub(before);
+    let (report, answer) = (FileReport::default(), RunAnswer::Rows(run.rows));
+    Ok(Ok(Run { ms: run.ms, bytes_read, report, late_columns: 0, answer }))
 }
 
 impl Session<'_> {

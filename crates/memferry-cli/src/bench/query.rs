@@ -1,6 +1,7 @@
 //! `memferry bench query`: TPC-H against plain DataFusion over the same batches; with `--machine`, the model's rows of a machine.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -28,6 +29,13 @@ pub(crate) struct Arguments {
     /// Pairs of runs for each query, at least 11 [default: 11; 2 with --quick].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(11..=1001), conflicts_with = "quick")]
     pairs: Option<u16>,
+    /// Only times these queries, such as q06 and paper; may be repeated. Summaries are then over them; answers and memory are left
+    /// out.
+    #[arg(long = "query", value_name = "NAME")]
+    queries: Vec<String>,
+    /// Compares with DuckDB and Polars in this Python, over tables of their own in memory; `cargo xtask setup` makes one.
+    #[arg(long, value_name = "PYTHON")]
+    peers: Option<PathBuf>,
     /// Seed of the emulated DSA's faults and of the confidence intervals.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -37,7 +45,7 @@ pub(crate) struct Arguments {
     calibration: Option<String>,
     /// Instead of measuring, models the papers' query with its columns on two nodes of this machine, and TPC-H queries over all of
     /// its domains: the name of a profile (see `memferry topology`), or a JSON file.
-    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["scale", "pairs", "seed", "calibration", "quick"])]
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["scale", "pairs", "seed", "calibration", "quick", "queries", "peers"])]
     machine: Option<String>,
     #[command(flatten)]
     keep: Keep,
@@ -73,31 +81,38 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "scale": arguments.scale(),
         "answers_scale": arguments.answers_scale(),
         "pairs": pairs,
+        "queries": arguments.queries,
         "partitions": session.partitions,
         "batch_rows": session.batch_rows,
         "profile": BUILD_PROFILE,
     });
     let new_bar = |what| -> Box<dyn Progress> { Box::new(Bar::new(what)) };
-    let bench =
+    let mut bench =
         QueryBenchmark::new(Arc::clone(&machine), session, seed, pairs, new_bar).map_err(query_error)?;
     if arguments.measure_rss {
         let bytes = bench.peak_memory_bytes(arguments.scale()).map_err(query_error)?;
         return Ok(writeln!(out, "{bytes}")?);
     }
     let directory = arguments.keep.directory(arguments.quick)?;
+    bench.queries.clone_from(&arguments.queries);
+    bench.python.clone_from(&arguments.peers);
     let bench = bench.with_telemetry(arguments.keep.telemetry());
     let mut record: Record = start_record("query", machine.as_ref().clone(), seed, options);
-    let answers = bench.answers(arguments.answers_scale()).map_err(query_error)?;
-    record.rows.extend(answers.rows);
+    let is_whole = arguments.queries.is_empty();
+    let mut differences = Vec::new();
+    if is_whole {
+        let answers = bench.answers(arguments.answers_scale()).map_err(query_error)?;
+        record.rows.extend(answers.rows);
+        differences = answers.differences;
+    }
     record.rows.extend(bench.times(arguments.scale()).map_err(query_error)?);
-    record.rows.push(rss_peak(arguments.scale())?);
+    if is_whole {
+        record.rows.push(rss_peak(arguments.scale())?);
+    }
 
     arguments.keep.finish(&record, directory, out)?;
-    if !answers.differences.is_empty() {
-        bail!(
-            "answers differ from plain DataFusion's, please report this: {}",
-            answers.differences.join("; ")
-        );
+    if !differences.is_empty() {
+        bail!("answers differ from plain DataFusion's, please report this: {}", differences.join("; "));
     }
     Ok(())
 }

@@ -10,7 +10,9 @@ use arrow::datatypes::{DataType, Int64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use memferry::topology::NodeId;
 
+use super::blocks::Blocks;
 use super::draft::PlacedColumn;
+use super::encoding::Encoding;
 use super::sorted::Sorted;
 use crate::packed::BitPacked;
 
@@ -39,39 +41,46 @@ pub(super) struct ColumnFacts {
     pub(super) null_count: usize,
     /// Size of the column according to Arrow. A slice has the same size, since it keeps the whole buffers.
     pub(super) memory_bytes: usize,
-    /// The type of a column that is bit-packed.
-    packed: Option<BitPacked>,
-    /// Smallest and largest value, where the column has them at hand: it was packed, or is sorted. `None` with nulls.
+    /// How the values are kept; `None`: as they are.
+    encoding: Option<Encoding>,
+    /// Smallest and largest value of integers up to `i64`. `None` with nulls.
     values: Option<RangeInclusive<i64>>,
+    /// The keys of its blocks; `None` for an encoded column, and for types without keys.
+    blocks: Option<Arc<Blocks>>,
+    /// The least and the largest key, or value of a packed column, where that is known.
+    keys: Option<RangeInclusive<i64>>,
     /// Whether it consists of integers up to `i64` that ascend.
     is_sorted: bool,
 }
 
-/// How a column of a future row group is packed: its type, its smallest and its largest value.
-pub(super) type Packed = (BitPacked, Option<RangeInclusive<i64>>);
+/// How a column of a future row group is kept, and its smallest and its largest value if that is known.
+pub(super) type Encoded = (Encoding, Option<RangeInclusive<i64>>);
 
 impl RowGroup {
     pub(super) fn try_new(
         schema: SchemaRef,
         rows: usize,
         columns: Vec<PlacedColumn>,
-        packed: Vec<Option<Packed>>,
+        encodings: Vec<Option<Encoded>>,
     ) -> Result<RowGroup, ArrowError> {
-        let facts = columns.iter().zip(packed).map(|(column, packed)| {
+        let facts = columns.iter().zip(encodings).map(|(column, encoded)| {
             let null_count = column.array.logical_null_count();
-            let (packed, known) = packed.map_or((None, None), |(packed, values)| (Some(packed), values));
-            let sorted = Sorted::new(&column.array, packed.as_ref());
+            let (encoding, known) =
+                encoded.map_or((None, None), |(encoding, values)| (Some(encoding), values));
+            let sorted = Sorted::new(&column.array, packed_of(encoding.as_ref()));
             let is_sorted = sorted.as_ref().is_some_and(Sorted::is_sorted);
-            let ends = || sorted.as_ref().and_then(Sorted::ends);
+            let is_integers = sorted.is_some();
+            let blocks = if encoding.is_none() { Blocks::of(&column.array) } else { None };
+            let keys = known.filter(|_| null_count == 0).or_else(|| Some(blocks.as_ref()?.all_keys()));
             ColumnFacts {
                 node: column.node,
                 size_bytes: column.size_bytes,
                 null_count,
                 memory_bytes: column.array.get_array_memory_size(),
-                values: known
-                    .filter(|_| null_count == 0 && sorted.is_some())
-                    .or_else(|| if is_sorted { ends() } else { None }),
-                packed,
+                values: keys.clone().filter(|_| is_integers && !column.array.is_empty()),
+                blocks: blocks.map(Arc::new),
+                keys,
+                encoding,
                 is_sorted,
             }
         });
@@ -116,11 +125,16 @@ impl RowGroup {
     /// # Panics
     /// If there is no such column.
     pub fn packed(&self, column: usize) -> Option<&BitPacked> {
-        self.facts[column].packed.as_ref()
+        packed_of(self.facts[column].encoding.as_ref())
+    }
+
+    /// How the values of a column are kept; `None`: as they are.
+    pub(crate) fn encoding(&self, column: usize) -> Option<&Encoding> {
+        self.facts[column].encoding.as_ref()
     }
 
     /// All rows and columns as they are in memory: the fields of those that are bit-packed have the extension
-    /// [`BitPacked`]. [`batches`](RowGroup::batches) have the values.
+    /// [`BitPacked`], and columns with few values may be dictionaries. [`batches`](RowGroup::batches) have the values.
     pub fn batch(&self) -> &RecordBatch {
         &self.batch
     }
@@ -152,20 +166,30 @@ impl RowGroup {
         self.facts[column].size_bytes
     }
 
-    /// The rows in slices of `batch_size`, the last one shorter. Bit-packed columns are unpacked.
+    /// The rows in slices of `batch_size`, the last one shorter. Bit-packed columns are unpacked, and dictionaries that the table
+    /// chose are decoded.
     ///
     /// # Panics
     /// If `batch_size` is 0.
     pub fn batches(&self, batch_size: usize) -> impl ExactSizeIterator<Item = RecordBatch> + '_ {
+        // Decoded as a whole, so that the slices share their buffers as those of other columns do.
+        let decoded: Vec<Option<ArrayRef>> = (0..self.facts.len())
+            .map(|column| match &self.facts[column].encoding {
+                Some(dictionary @ Encoding::Dictionary) => Some(dictionary.decode(self.column(column))),
+                _ => None,
+            })
+            .collect();
         (0..self.batches_count(batch_size)).map(move |index| {
             let start = index * batch_size;
             let stored = self.batch.slice(start, batch_size.min(self.rows() - start));
-            if self.facts.iter().all(|facts| facts.packed.is_none()) {
+            if self.facts.iter().all(|facts| facts.encoding.is_none()) {
                 return stored;
             }
-            let values = stored.columns().iter().zip(&self.facts).map(|(array, facts)| match &facts.packed {
-                Some(packed) => packed.unpack(array),
-                None => Arc::clone(array),
+            let columns = stored.columns().iter().zip(&self.facts).zip(&decoded);
+            let values = columns.map(|((array, facts), decoded)| match (decoded, &facts.encoding) {
+                (Some(decoded), _) => decoded.slice(start, array.len()),
+                (None, Some(encoding)) => encoding.decode(array),
+                (None, None) => Arc::clone(array),
             });
             let batch = RecordBatch::try_new(self.schema.clone(), values.collect());
             batch.expect("the values have the types of the columns")
@@ -178,10 +202,20 @@ impl RowGroup {
         self.facts[column].values.as_ref()
     }
 
+    /// The least and the largest key of a column, as of its [blocks](RowGroup::blocks); `None` where that is not known.
+    pub(crate) fn keys_at_hand(&self, column: usize) -> Option<&RangeInclusive<i64>> {
+        self.facts[column].keys.as_ref()
+    }
+
+    /// The keys of a column's blocks; `None` where they are not known.
+    pub(crate) fn blocks(&self, column: usize) -> Option<&Blocks> {
+        self.facts[column].blocks.as_deref()
+    }
+
     /// A column whose integers ascend, to be searched.
     pub(crate) fn sorted(&self, column: usize) -> Option<Sorted<'_>> {
         let facts = &self.facts[column];
-        facts.is_sorted.then(|| Sorted::new(self.column(column), facts.packed.as_ref())).flatten()
+        facts.is_sorted.then(|| Sorted::new(self.column(column), self.packed(column))).flatten()
     }
 
     /// Bytes of a column, according to Arrow.
@@ -198,13 +232,20 @@ impl RowGroup {
     }
 }
 
-/// The schema with the fields of packed columns as they are in memory.
+fn packed_of(encoding: Option<&Encoding>) -> Option<&BitPacked> {
+    match encoding? {
+        Encoding::Packed(packed) => Some(packed),
+        Encoding::Dictionary => None,
+    }
+}
+
+/// The schema with the fields of encoded columns as they are in memory.
 fn stored_schema(schema: &SchemaRef, facts: &[ColumnFacts]) -> SchemaRef {
-    if facts.iter().all(|facts| facts.packed.is_none()) {
+    if facts.iter().all(|facts| facts.encoding.is_none()) {
         return schema.clone();
     }
-    let fields = schema.fields().iter().zip(facts).map(|(field, facts)| match &facts.packed {
-        Some(packed) => Arc::new(packed.field(field.name(), field.is_nullable())),
+    let fields = schema.fields().iter().zip(facts).map(|(field, facts)| match &facts.encoding {
+        Some(encoding) => encoding.field(field),
         None => Arc::clone(field),
     });
     Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone()))

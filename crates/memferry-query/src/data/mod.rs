@@ -13,12 +13,17 @@
 //! that loading a table needs the memory of the table and of one more group per partition.
 //!
 //! Integers may be [bit-packed](crate::BitPacked): each row group has its own smallest value and width, and is packed as a whole
-//! when it is cut.
+//! when it is cut. A column of strings or decimals with few values in a row group is a dictionary there.
+//!
+//! Columns of numbers, dates and times know the least and the largest value of each [block](blocks) of 512 rows.
 //!
 //! Source: Arrow columnar format, "Buffer Alignment and Padding" (64 bytes) and "Variable-size Binary View Layout".
 
+mod blocks;
+mod dictionary;
 #[allow(unsafe_code)]
 mod draft;
+mod encoding;
 mod error;
 mod group;
 #[allow(unsafe_code)]
@@ -30,6 +35,9 @@ mod table;
 mod tests;
 mod writer;
 
+pub(crate) use blocks::{BLOCK_ROWS, key_of};
+pub(crate) use dictionary::passing;
+pub(crate) use encoding::Encoding;
 pub use error::TableError;
 pub use group::RowGroup;
 pub use table::TableData;

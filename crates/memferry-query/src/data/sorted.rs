@@ -63,11 +63,6 @@ impl<'a> Sorted<'a> {
         }
     }
 
-    /// The first and the last value; `None` without rows.
-    pub(super) fn ends(&self) -> Option<RangeInclusive<i64>> {
-        (self.rows > 0).then(|| self.value(0)..=self.value(self.rows - 1))
-    }
-
     /// The rows with values in `range`. Cost: two binary searches.
     pub(crate) fn rows(&self, range: &RangeInclusive<i64>) -> Range<usize> {
         let start = self.partition_point(|value| value < *range.start());

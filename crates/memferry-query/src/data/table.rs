@@ -10,7 +10,8 @@ use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, Statistics};
 use memferry::topology::NodeId;
 
-use super::{Layout, RowGroup, TableError, group};
+use super::encoding::Encoding;
+use super::{Layout, RowGroup, TableError, dictionary, group};
 use crate::placement::GroupMove;
 
 /// All rows of a table, in memory of the nodes of its columns. Made by a [`TableWriter`](super::TableWriter).
@@ -111,7 +112,7 @@ impl TableData {
 
     /// The statistics of DataFusion's `MemorySourceConfig` over [`batches`](TableData::batches), for the columns `projection`
     /// (`None`: all) of one partition (`None`: the table): exact numbers of rows, nulls and bytes. As there, the bytes of a
-    /// group count once per batch: a planner must see no difference. The bytes of bit-packed columns are those of their values.
+    /// group count once per batch: a planner must see no difference. The bytes of encoded columns are those of their values.
     ///
     /// Cost: no row is read.
     ///
@@ -143,13 +144,16 @@ impl TableData {
         };
         // A batch keeps the whole buffers of its row group alive, but has its own values of a bit-packed column.
         let bytes = |group: &RowGroup| -> usize {
-            let of_column = |&column: &usize| match group.packed(column) {
-                Some(packed) => group.rows() * packed.value_bytes(),
+            let of_column = |&column: &usize| match group.encoding(column) {
+                Some(Encoding::Packed(packed)) => group.rows() * packed.value_bytes(),
+                Some(Encoding::Dictionary) => {
+                    group.rows() * dictionary::VALUE_BYTES * group.batches_count(batch_size)
+                }
                 None => group.facts(column).memory_bytes * group.batches_count(batch_size),
             };
             columns.iter().map(of_column).sum()
         };
-        let is_packed = |group: &&RowGroup| columns.iter().any(|&column| group.packed(column).is_some());
+        let is_encoded = |group: &&RowGroup| columns.iter().any(|&column| group.encoding(column).is_some());
         let size_bytes = groups.iter().map(|group| bytes(group)).sum();
         let column_statistics = columns.iter().map(|&column| {
             let nulls = groups.iter().map(|group| group.facts(column).null_count).sum();
@@ -157,7 +161,7 @@ impl TableData {
         });
         Statistics {
             num_rows: Precision::Exact(groups.iter().map(|group| group.rows()).sum()),
-            total_byte_size: match groups.iter().any(is_packed) {
+            total_byte_size: match groups.iter().any(is_encoded) {
                 true => Precision::Inexact(size_bytes),
                 false => Precision::Exact(size_bytes),
             },

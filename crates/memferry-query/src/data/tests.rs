@@ -17,7 +17,8 @@ use super::{KeptArray, Layout, PartitionWriter, RowGroup, TableData, TableError}
 fn groups_of(batches: &[RecordBatch], offset_max: usize) -> Result<Vec<RowGroup>, TableError> {
     let machine = Arc::new(Machine::discover().unwrap());
     let home = machine.nodes()[0].id;
-    let layout = Layout { row_group_rows: 4096, ..Layout::new(machine, home) };
+    // The columns as they come.
+    let layout = Layout { row_group_rows: 4096, dictionaries: false, ..Layout::new(machine, home) };
     let mut writer = PartitionWriter::new(batches[0].schema(), &layout)?;
     writer.offset_max = offset_max;
     batches.iter().try_for_each(|batch| writer.push(batch))?;

@@ -8,8 +8,10 @@ use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use memferry::topology::{Machine, NodeId};
 
+use super::dictionary;
 use super::draft::{self, Draft};
-use super::group::Packed;
+use super::encoding::Encoding;
+use super::group::Encoded;
 use super::{RowGroup, TableData, TableError};
 use crate::packed::{BitPacked, PackedColumn};
 use crate::placement::{Resolved, TablePlacement};
@@ -83,6 +85,9 @@ pub struct Layout {
     pub row_group_rows: usize,
     /// The columns that are kept bit-packed.
     pub packed: PackedColumns,
+    /// Whether a column of string views or decimals is kept as a dictionary in row groups where it has few values (256 at most, in
+    /// 4096 rows or more). SQL sees the values.
+    pub dictionaries: bool,
 }
 
 impl Layout {
@@ -91,7 +96,15 @@ impl Layout {
         let partitions = thread::available_parallelism().map_or(1, usize::from);
         let placement = TablePlacement::default();
         let packed = PackedColumns::None;
-        Layout { machine, home, placement, partitions, row_group_rows: ROW_GROUP_ROWS, packed }
+        Layout {
+            machine,
+            home,
+            placement,
+            partitions,
+            row_group_rows: ROW_GROUP_ROWS,
+            packed,
+            dictionaries: true,
+        }
     }
 
     /// Number of partitions of a table of `rows`.
@@ -315,14 +328,26 @@ impl PartitionWriter {
         self.write(pending)
     }
 
+    /// Replaces the pieces of a column by what the table keeps instead.
+    fn encode(&self, column: usize, pieces: &mut Vec<ArrayRef>) -> Result<Option<Encoded>, TableError> {
+        if self.is_packed[column] {
+            return pack(pieces);
+        }
+        let Some(dictionary) = self.layout.dictionaries.then(|| dictionary::encode(pieces)).flatten() else {
+            return Ok(None);
+        };
+        *pieces = vec![dictionary];
+        Ok(Some((Encoding::Dictionary, None)))
+    }
+
     /// Builds a group of `batches`, or several if their strings are too long for one.
     fn write(&mut self, batches: Vec<RecordBatch>) -> Result<(), TableError> {
         let rows = batches.iter().map(RecordBatch::num_rows).sum();
         let mut drafts = Vec::with_capacity(self.schema.fields().len());
-        let mut packed = Vec::with_capacity(drafts.capacity());
+        let mut encodings = Vec::with_capacity(drafts.capacity());
         for (index, field) in self.schema.fields().iter().enumerate() {
             let mut pieces: Vec<_> = batches.iter().map(|batch| batch.column(index).clone()).collect();
-            packed.push(if self.is_packed[index] { pack(&mut pieces)? } else { None });
+            encodings.push(self.encode(index, &mut pieces)?);
             match Draft::new(&pieces, self.offset_max) {
                 Ok(draft) => drafts.push(draft),
                 Err(draft::TooLong) if rows <= ROW_GROUP_ROWS_STEP => {
@@ -339,19 +364,19 @@ impl PartitionWriter {
         let targets = self.placement.while_loading(drafts.len(), self.partition, index);
         let nodes: Vec<NodeId> = targets.into_iter().map(|node| node.unwrap_or(self.layout.home)).collect();
         let columns = draft::place(&drafts, &self.layout.machine, &nodes)?;
-        self.groups.push(RowGroup::try_new(self.schema.clone(), rows, columns, packed)?);
+        self.groups.push(RowGroup::try_new(self.schema.clone(), rows, columns, encodings)?);
         Ok(())
     }
 }
 
 /// Replaces the pieces of a column by their bits, if these are fewer than those of its type.
-fn pack(pieces: &mut Vec<ArrayRef>) -> Result<Option<Packed>, TableError> {
+fn pack(pieces: &mut Vec<ArrayRef>) -> Result<Option<Encoded>, TableError> {
     let PackedColumn { packed, array, values } = BitPacked::pack(pieces)?;
     if !packed.is_smaller() {
         return Ok(None);
     }
     *pieces = vec![array];
-    Ok(Some((packed, values)))
+    Ok(Some((Encoding::Packed(packed), values)))
 }
 
 /// The first `rows` rows, and the others.

@@ -340,7 +340,8 @@ impl Filtered {
 
     /// The rows of a batch that pass; `None` if no row does.
     fn passed(&mut self, batch: &RecordBatch) -> Result<Option<RecordBatch>> {
-        let selection = self.filter.select(batch.num_rows(), &|column| Arc::clone(batch.column(column)))?;
+        let selection =
+            self.filter.select(batch.num_rows(), &|column: usize| Arc::clone(batch.column(column)))?;
         let projected = match &self.projection {
             Some(projection) => batch.project(projection)?,
             None => batch.clone(),

@@ -13,6 +13,9 @@
 //!   when they reject too little to pay. A dynamic conjunct may also be replaced by a weaker one that costs less, and over a
 //!   column with few different integers it is evaluated once for each integer instead of once for each row.
 //!
+//! A plain conjunct over a single column that is kept as a dictionary is evaluated once for each value of the row group, and the keys
+//! of the rows are compared with the places of the values that pass.
+//!
 //! Source: J. M. Hellerstein, M. Stonebraker, Predicate Migration, SIGMOD 1993 (the rank).
 
 use std::ops::RangeInclusive;
@@ -20,11 +23,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, BooleanBufferBuilder, Int64Array, RecordBatch, RecordBatchOptions,
+    Array, ArrayRef, AsArray, BooleanArray, BooleanBufferBuilder, DictionaryArray, Int64Array, RecordBatch,
+    RecordBatchOptions, new_null_array,
 };
 use arrow::buffer::{BooleanBuffer, MutableBuffer};
 use arrow::compute::{FilterBuilder, FilterPredicate, cast, take};
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef, UInt8Type};
 use arrow::util::bit_util;
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -38,9 +42,16 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
 
+use crate::data::passing;
+
 /// A dynamic conjunct that costs more than this for each row that it rejects is left out for a while, in nanoseconds:
-/// about the cost of passing the row on to the join that would reject it.
-const DYNAMIC_NS_PER_REJECTED_MAX: f64 = 30.0;
+/// about the cost of passing the row on to the join or TopK that would reject it.
+///
+/// A lookup of the join itself costs about as much as that of its filter. With 30, TPC-H Q21 at scale 0.5 took 1.3 times as long as
+/// without dynamic filters (medians of 7 runs in turns, busy AMD EPYC, development build).
+const DYNAMIC_NS_PER_REJECTED_MAX: f64 = 10.0;
+/// The same if rows are distributed to the partitions of the join before: they are hashed and copied then.
+const DYNAMIC_NS_PER_REJECTED_AFTER_HASH_MAX: f64 = 30.0;
 /// Chunks for which it is left out after its first trial; twice as many after each further one ...
 const DYNAMIC_PAUSE_CHUNKS_MIN: u32 = 4;
 /// ... up to this many. Tables are often clustered by the joined key, so that a trial tells little about far rows.
@@ -99,6 +110,15 @@ impl Selection {
         }
     }
 
+    /// A bit for each of `rows`.
+    fn into_mask(self, rows: usize) -> BooleanBuffer {
+        match self {
+            Self::All { .. } => BooleanBuffer::new_set(rows),
+            Self::Some { mask, .. } => mask,
+            Self::None => BooleanBuffer::new_unset(rows),
+        }
+    }
+
     /// Rows selected.
     pub(crate) fn count(&self) -> usize {
         match self {
@@ -126,6 +146,24 @@ pub(crate) struct FilterInput<'a> {
     pub(crate) rows: usize,
     /// Smallest and largest value of a column of integers without nulls; `None` for other columns.
     pub(crate) values: &'a dyn Fn(usize) -> Option<RangeInclusive<i64>>,
+}
+
+/// The columns of the table in a chunk of rows.
+pub(crate) trait ChunkColumns {
+    /// The values of a column.
+    fn values(&self, column: usize) -> ArrayRef;
+
+    /// A column that is kept as a dictionary.
+    fn dictionary(&self, column: usize) -> Option<DictionaryArray<UInt8Type>> {
+        let _ = column;
+        None
+    }
+}
+
+impl<F: Fn(usize) -> ArrayRef> ChunkColumns for F {
+    fn values(&self, column: usize) -> ArrayRef {
+        self(column)
+    }
 }
 
 /// Evaluates the conjuncts of a scan over chunks of one partition.
@@ -156,8 +194,8 @@ impl RowFilter {
         self.conjuncts.is_empty()
     }
 
-    /// The rows of a chunk that pass every conjunct; `column` yields a table column cut to the chunk's `rows`.
-    pub(crate) fn select(&mut self, rows: usize, column: &dyn Fn(usize) -> ArrayRef) -> Result<Selection> {
+    /// The rows of a chunk that pass every conjunct, of its `rows`.
+    pub(crate) fn select(&mut self, rows: usize, columns: &dyn ChunkColumns) -> Result<Selection> {
         if self.options.reorder {
             let conjuncts = &self.conjuncts;
             self.order.sort_by(|&a, &b| conjuncts[a].rank().total_cmp(&conjuncts[b].rank()));
@@ -165,7 +203,11 @@ impl RowFilter {
         let mut selection = Selection::All { rows };
         for &i in &self.order {
             let conjunct = &mut self.conjuncts[i];
-            if conjunct.kind == Kind::Dynamic && !conjunct.pays(rows, column)? {
+            if conjunct.kind == Kind::Dynamic && !conjunct.pays(rows, columns)? {
+                continue;
+            }
+            if let Some(dictionary) = conjunct.dictionary(columns) {
+                selection = selection.and(conjunct.evaluate_dictionary(&dictionary)?);
                 continue;
             }
             selection = match selection {
@@ -173,10 +215,10 @@ impl RowFilter {
                 Selection::Some { mask, count }
                     if conjunct.prefers_gather(rows, count, self.options.sparse) =>
                 {
-                    conjunct.evaluate_gathered(mask, count, column)?
+                    conjunct.evaluate_gathered(mask, count, columns)?
                 }
                 selection => {
-                    let passed = conjunct.evaluate_all(rows, column)?;
+                    let passed = conjunct.evaluate_all(rows, columns)?;
                     selection.and(passed)
                 }
             };
@@ -209,10 +251,22 @@ struct Conjunct {
     tried: bool,
     paused_chunks: u32,
     next_pause_chunks: u32,
+    /// What a dynamic conjunct may cost for each row that it rejects.
+    rejected_ns_max: f64,
     /// Number of values from 0 on that its only column may have, if they are few; for a dynamic conjunct.
     values_count: Option<usize>,
     /// The results of the snapshot for these values, in their order.
     results: Option<BooleanArray>,
+    /// The results for the values of the latest dictionary.
+    by_dictionary: Option<DictionaryResults>,
+}
+
+/// The results of a conjunct for the values of a dictionary, and for a null.
+#[derive(Debug)]
+struct DictionaryResults {
+    dictionary: ArrayRef,
+    passes: BooleanBuffer,
+    null_passes: bool,
 }
 
 impl Conjunct {
@@ -252,8 +306,10 @@ impl Conjunct {
             tried: false,
             paused_chunks: 0,
             next_pause_chunks: DYNAMIC_PAUSE_CHUNKS_MIN,
+            rejected_ns_max: DYNAMIC_NS_PER_REJECTED_MAX,
             values_count,
             results: None,
+            by_dictionary: None,
         })
     }
 
@@ -266,12 +322,17 @@ impl Conjunct {
     }
 
     /// Updates a dynamic conjunct; returns whether to evaluate it on this chunk.
-    fn pays(&mut self, rows: usize, column: &dyn Fn(usize) -> ArrayRef) -> Result<bool> {
+    fn pays(&mut self, rows: usize, table: &dyn ChunkColumns) -> Result<bool> {
         let Some((live, seen)) = &mut self.live else { return Ok(true) };
         let generation = snapshot_generation(live);
         if generation != *seen {
             *seen = generation;
-            self.expr = weaken(snapshot_physical_expr(Arc::clone(live))?);
+            let now = snapshot_physical_expr(Arc::clone(live))?;
+            self.rejected_ns_max = match is_distributed(&now)? {
+                true => DYNAMIC_NS_PER_REJECTED_AFTER_HASH_MAX,
+                false => DYNAMIC_NS_PER_REJECTED_MAX,
+            };
+            self.expr = weaken(now);
             self.results = None;
             self.tried = false;
             self.paused_chunks = 0;
@@ -288,7 +349,7 @@ impl Conjunct {
             self.tried = true;
             let trial = rows.min(DYNAMIC_TRIAL_ROWS);
             let from = (rows - trial) / 2;
-            let columns: Vec<_> = self.columns.iter().map(|&i| column(i).slice(from, trial)).collect();
+            let columns: Vec<_> = self.columns.iter().map(|&i| table.values(i).slice(from, trial)).collect();
             let passed = self.evaluate(trial, columns.clone())?.count();
             // Timed once its code and tables are in the CPU's cache, as they are for most chunks.
             let started = Instant::now();
@@ -302,7 +363,7 @@ impl Conjunct {
                 self.eval_ns = VALUE_LOOKUP_NS;
             }
         }
-        if self.rank() > DYNAMIC_NS_PER_REJECTED_MAX {
+        if self.rank() > self.rejected_ns_max {
             self.tried = false;
             self.paused_chunks = self.next_pause_chunks;
             self.next_pause_chunks = (2 * self.next_pause_chunks).min(DYNAMIC_PAUSE_CHUNKS_MAX);
@@ -333,6 +394,41 @@ impl Conjunct {
         Ok(BooleanArray::new(passed.finish(), None))
     }
 
+    /// Its only column in a chunk, if that is a dictionary of whose values none can make the evaluation fail.
+    fn dictionary(&self, table: &dyn ChunkColumns) -> Option<DictionaryArray<UInt8Type>> {
+        match (self.kind, &self.columns[..]) {
+            (Kind::Plain, &[column]) => table.dictionary(column),
+            _ => None,
+        }
+    }
+
+    fn evaluate_dictionary(&mut self, dictionary: &DictionaryArray<UInt8Type>) -> Result<Selection> {
+        let started = Instant::now();
+        let rows = dictionary.len();
+        let values = dictionary.values();
+        let results = match self.by_dictionary.take() {
+            Some(results) if Arc::ptr_eq(&results.dictionary, values) => results,
+            _ => {
+                let passes = self.evaluate(values.len(), vec![Arc::clone(values)])?.into_mask(values.len());
+                let null_passes = self.schema.field(0).is_nullable()
+                    && self.evaluate(1, vec![new_null_array(values.data_type(), 1)])?.count() > 0;
+                DictionaryResults { dictionary: Arc::clone(values), passes, null_passes }
+            }
+        };
+        let passing_count = results.passes.count_set_bits();
+        let (has_nulls, null_passes) = (dictionary.null_count() > 0, results.null_passes);
+        let selection = if passing_count == 0 && !(has_nulls && null_passes) {
+            Selection::None
+        } else if passing_count == values.len() && (!has_nulls || null_passes) {
+            Selection::All { rows }
+        } else {
+            Selection::of(passing(dictionary.keys(), &results.passes, null_passes)?)
+        };
+        self.by_dictionary = Some(results);
+        self.learn(rows, selection.count(), started.elapsed().as_nanos() as f64);
+        Ok(selection)
+    }
+
     fn prefers_gather(&self, rows: usize, left: usize, allowed: bool) -> bool {
         if self.kind == Kind::Fallible {
             return true; // rows that an earlier conjunct rejected must not raise an error
@@ -341,9 +437,9 @@ impl Conjunct {
         allowed && left * (self.eval_ns + self.gather_ns) + rows * SCATTER_NS < rows * self.eval_ns
     }
 
-    fn evaluate_all(&mut self, rows: usize, column: &dyn Fn(usize) -> ArrayRef) -> Result<Selection> {
+    fn evaluate_all(&mut self, rows: usize, table: &dyn ChunkColumns) -> Result<Selection> {
         let started = Instant::now();
-        let columns = self.columns.iter().map(|&i| column(i)).collect();
+        let columns = self.columns.iter().map(|&i| table.values(i)).collect();
         let passed = self.evaluate(rows, columns)?;
         self.learn(rows, passed.count(), started.elapsed().as_nanos() as f64);
         Ok(passed)
@@ -353,12 +449,12 @@ impl Conjunct {
         &mut self,
         mask: BooleanBuffer,
         count: usize,
-        column: &dyn Fn(usize) -> ArrayRef,
+        table: &dyn ChunkColumns,
     ) -> Result<Selection> {
         let gathering = Instant::now();
         let gather = predicate_of(&mask);
         let columns =
-            self.columns.iter().map(|&i| gather.filter(&column(i))).collect::<Result<Vec<_>, _>>()?;
+            self.columns.iter().map(|&i| gather.filter(&table.values(i))).collect::<Result<Vec<_>, _>>()?;
         blend(&mut self.gather_ns, gathering.elapsed().as_nanos() as f64 / count as f64);
         let started = Instant::now();
         let passed = self.evaluate(count, columns)?;
@@ -400,6 +496,16 @@ impl Conjunct {
 /// Whether a join or TopK may change it while the query runs.
 pub(super) fn is_dynamic(expr: &Arc<dyn PhysicalExpr>) -> bool {
     DynamicFilterTracking::classify(expr).contains_dynamic_filter()
+}
+
+/// Whether a dynamic filter is that of a join whose rows are distributed to partitions by their hash.
+fn is_distributed(filter: &Arc<dyn PhysicalExpr>) -> Result<bool> {
+    filter.exists(|node| Ok(node.downcast_ref::<CaseExpr>().is_some()))
+}
+
+/// What a dynamic filter is now, or a weaker filter.
+pub(super) fn snapshot_weakened(filter: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
+    Ok(weaken(snapshot_physical_expr(Arc::clone(filter))?))
 }
 
 /// A filter that passes the rows of the dynamic filter `expr`, perhaps some others, and costs less.
@@ -558,7 +664,7 @@ mod tests {
             for options in EVERY {
                 let mut filter = filter_of(&exprs, &schema, options);
                 for _chunk in 0..8 {
-                    let selection = filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
+                    let selection = filter.select(4096, &|i: usize| Arc::clone(&columns[i])).unwrap();
                     assert_eq!(rows_of(&selection), expected, "{bounds:?} {options:?}");
                 }
             }
@@ -576,7 +682,7 @@ mod tests {
         for options in EVERY {
             let exprs = [Arc::clone(&fallible), Arc::clone(&guard)];
             let mut filter = filter_of(&exprs, &schema, options);
-            let selection = filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
+            let selection = filter.select(4096, &|i: usize| Arc::clone(&columns[i])).unwrap();
             assert_eq!(rows_of(&selection), (0..4096).step_by(2).collect::<Vec<_>>(), "{options:?}");
         }
     }
@@ -587,7 +693,7 @@ mod tests {
         let exprs = [compare(&schema, "a", Operator::GtEq, 0), compare(&schema, "b", Operator::Lt, 10)];
         let mut filter = filter_of(&exprs, &schema, EVERY[3]);
         for _chunk in 0..16 {
-            filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
+            filter.select(4096, &|i: usize| Arc::clone(&columns[i])).unwrap();
         }
         assert_eq!(filter.order, [1, 0]);
     }
@@ -609,7 +715,7 @@ mod tests {
                 dynamic.update(now).unwrap();
                 let mut filter = filter_of(&[dynamic], &schema, EVERY[3]);
                 let conjunct = &mut filter.conjuncts[0];
-                conjunct.pays(1, &|_| column.slice(0, 1)).unwrap();
+                conjunct.pays(1, &|_: usize| column.slice(0, 1)).unwrap();
                 conjunct.results = None;
                 let expected = rows_of(&conjunct.evaluate(column.len(), vec![Arc::clone(&column)]).unwrap());
                 conjunct.results = Some(conjunct.evaluate_values(10_000).unwrap());

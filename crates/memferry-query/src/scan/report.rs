@@ -12,6 +12,7 @@ use super::admission::Predicted;
 use crate::near::NearColumn;
 
 const ROW_GROUPS_SKIPPED: &str = "row_groups_skipped";
+const ROWS_SKIPPED: &str = "rows_skipped";
 const COLUMNS_PREFETCHED: &str = "columns_prefetched";
 const BYTES_PREFETCHED: &str = "bytes_prefetched";
 const BYTES_BY_CPU: &str = "bytes_by_cpu";
@@ -35,8 +36,10 @@ const TIME_PREDICTED_WITHOUT: &str = "time_predicted_without";
 /// A *column* here is one column of one row group, the unit that is copied.
 #[derive(Debug)]
 pub(super) struct ScanMetrics {
-    /// Row groups that have no row that the predicate can reach.
+    /// Row groups that have no row that the predicate and the dynamic filters can reach.
     pub(super) row_groups_skipped: Count,
+    /// Rows of other row groups, in blocks without such a row.
+    pub(super) rows_skipped: Count,
     /// Requested late columns.
     columns_prefetched: Count,
     /// Bytes of copies that this scan started; ready copies and copies in flight start none.
@@ -60,6 +63,7 @@ impl ScanMetrics {
         };
         Self {
             row_groups_skipped: counter(ROW_GROUPS_SKIPPED),
+            rows_skipped: counter(ROWS_SKIPPED),
             columns_prefetched: counter(COLUMNS_PREFETCHED),
             bytes_prefetched: counter(BYTES_PREFETCHED),
             bytes_by_cpu: counter(BYTES_BY_CPU),

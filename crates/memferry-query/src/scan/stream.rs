@@ -1,27 +1,29 @@
 //! One partition of a scan while it runs.
 //!
 //! ```text
-//! for each row group:                    except those without a row that the predicate can reach; the window's next late columns are requested before
-//!     for each chunk of rows:
+//! for each row group:                    except those without a row that the filters can reach; the window's next late columns are requested before
+//!     for each chunk of rows:            except blocks without such a row
 //!         evaluate the filter            on ready copies or home columns
 //!         for each run of passed rows:   a run is as many batches as fit into one batch of output
 //!             materialise the columns    late ones from near copies that are ready now
 //! ```
 //!
 //! The filter reads a chunk before any late column is read: copies complete meanwhile. Chunks are small
-//! enough that a column read by filter and output is still in the CPU's cache. Of a bit-packed column, a chunk or what passed
-//! of a run is unpacked.
+//! enough that a column read by filter and output is still in the CPU's cache. Of an encoded column, a chunk or what passed
+//! of a run is decoded.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray, RecordBatch, RecordBatchOptions};
 use arrow::buffer::BooleanBuffer;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{SchemaRef, UInt8Type};
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::split_conjunction;
+use datafusion::physical_expr::{PhysicalExpr, split_conjunction};
+use datafusion::physical_expr_common::physical_expr::snapshot_generation;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce::{LimitedBatchCoalescer, PushBatchStatus};
 use datafusion::physical_plan::coop::cooperative;
@@ -36,19 +38,16 @@ use tokio::task::coop::consume_budget;
 use super::TieredScanExec;
 use super::admission::{Admission, Near};
 use super::claims::{Place, Places};
-use super::filter::{FilterInput, FilterOptions, RowFilter, Selection, predicate_of};
+use super::filter::{
+    ChunkColumns, FilterInput, FilterOptions, RowFilter, Selection, predicate_of, snapshot_weakened,
+};
 use super::keys::KeyRanges;
 use super::report::ScanMetrics;
-use crate::data::{ROW_GROUP_ROWS, RowGroup};
+use crate::data::{Encoding, ROW_GROUP_ROWS, RowGroup};
 use crate::near::{NearColumn, deadline};
-use crate::packed::BitPacked;
 use crate::placement::{Reader, Sums};
 use crate::table::TieredColumns;
 use crate::tiers::Pins;
-
-/// Of a packed column, the rows that passed are unpacked one by one if they are at most one of so many; the whole run is
-/// unpacked otherwise, several rows at a time.
-const ROWS_PER_SELECTED_MIN: usize = 8;
 
 /// Starts a partition. Its first window of late columns is requested here rather than at the first poll: a join executes
 /// its probe side before it builds its hash table, and the copies run meanwhile.
@@ -60,7 +59,7 @@ pub(super) fn start(
     let schema = scan.schema();
     let mut scan = PartitionScan::try_new(scan, partition, context)?;
     if scan.prefetch.is_some() {
-        scan.open_groups(false);
+        scan.open_groups(false)?;
     }
     let batches = stream::try_unfold(scan, async |mut scan| {
         let batch = scan.next_batch().await?;
@@ -95,8 +94,12 @@ struct PartitionScan {
     prefetch: Option<Near>,
     /// The row groups to read.
     places: Places,
-    /// The rows of them that the predicate can reach.
-    keys: KeyRanges,
+    /// What the predicate requires of the rows.
+    required: KeyRanges,
+    /// The dynamic filters, with their generations at the last look.
+    dynamic: Vec<(Arc<dyn PhysicalExpr>, u64)>,
+    /// What the predicate and, at the last look, the dynamic filters require.
+    reached: KeyRanges,
     window_groups: usize,
     wait_max: Duration,
     filter: RowFilter,
@@ -127,8 +130,8 @@ struct OpenGroup {
     rows_end: usize,
     waited: bool,
     columns: Vec<NearColumn>,
-    /// The types of those that are bit-packed.
-    packed: Vec<Option<BitPacked>>,
+    /// How their values are kept; `None`: as they are.
+    encodings: Vec<Option<Encoding>>,
     /// Sizes of these columns at home, as Arrow counts them.
     home_bytes: Vec<u64>,
     /// Their nodes at home.
@@ -143,6 +146,31 @@ impl OpenGroup {
             .zip(needed)
             .filter(|(_, (_, usage))| *usage == Use::Late)
             .map(|(column, _)| column)
+    }
+}
+
+/// The rows of a chunk in the columns of the filter.
+struct Columns<'a>(HashMap<usize, ChunkColumn<'a>>);
+
+struct ChunkColumn<'a> {
+    array: ArrayRef,
+    encoding: Option<&'a Encoding>,
+    /// The values, once a conjunct has looked at them.
+    decoded: OnceCell<ArrayRef>,
+}
+
+impl ChunkColumns for Columns<'_> {
+    fn values(&self, column: usize) -> ArrayRef {
+        let ChunkColumn { array, encoding, decoded } = &self.0[&column];
+        match encoding {
+            Some(encoding) => Arc::clone(decoded.get_or_init(|| encoding.decode(array))),
+            None => Arc::clone(array),
+        }
+    }
+
+    fn dictionary(&self, column: usize) -> Option<DictionaryArray<UInt8Type>> {
+        let ChunkColumn { array, encoding, .. } = &self.0[&column];
+        matches!(encoding, Some(Encoding::Dictionary)).then(|| array.as_dictionary::<UInt8Type>().clone())
     }
 }
 
@@ -212,7 +240,7 @@ impl PartitionScan {
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
         let places = Places::new(data, scan.claims.as_ref(), partition, context);
         scan.columns.reads.begin();
-        let keys = KeyRanges::of(scan.predicate.as_ref(), data.schema());
+        let required = KeyRanges::of(scan.predicate.as_ref(), data.schema());
         Ok(Self {
             // Without copies there is nothing to open a window for, and an open row group cannot be stolen.
             window_groups: if near.is_some() { scan.window_groups() } else { 1 },
@@ -220,7 +248,10 @@ impl PartitionScan {
             reader: scan.reader_of(partition),
             reads: Sums::default(),
             places,
-            keys,
+            reached: required.clone(),
+            required,
+            // No generation is 0.
+            dynamic: scan.dynamic.iter().map(|filter| (Arc::clone(filter), 0)).collect(),
             needed,
             output,
             filtered,
@@ -293,7 +324,7 @@ impl PartitionScan {
             if self.window.front().is_some_and(|group| group.rows_done == group.rows_end) {
                 self.close_group();
             }
-            self.open_groups(true);
+            self.open_groups(true)?;
             if self.window.is_empty() {
                 return Ok(None);
             }
@@ -303,18 +334,40 @@ impl PartitionScan {
         }
     }
 
+    /// Looks at the dynamic filters that have changed.
+    fn update_reached(&mut self) -> Result<()> {
+        let mut has_changed = false;
+        for (filter, seen) in &mut self.dynamic {
+            let generation = snapshot_generation(filter);
+            has_changed |= generation != *seen;
+            *seen = generation;
+        }
+        if has_changed {
+            self.reached = self.required.clone();
+            for (filter, _) in &self.dynamic {
+                let now = snapshot_weakened(filter)?;
+                let required = KeyRanges::of(Some(&now), self.columns.data.schema());
+                self.reached = std::mem::take(&mut self.reached).and(required);
+            }
+        }
+        Ok(())
+    }
+
     /// Requests the columns of row groups until the window is full. A partition steals only when it has nothing to read:
     /// partitions that are executed after it would otherwise find their row groups open elsewhere.
-    fn open_groups(&mut self, may_steal: bool) {
+    fn open_groups(&mut self, may_steal: bool) -> Result<()> {
+        self.update_reached()?;
         while self.window.len() < self.window_groups
             && let Some(place) = self.places.next(&self.columns.data, may_steal && self.window.is_empty())
         {
             let group = &self.columns.data.partitions()[place.partition][place.index];
-            let reached = self.keys.rows(group);
+            let within = self.reached.rows(group);
+            let reached = self.reached.next_rows(group, within.clone()).start..within.end;
             if reached.is_empty() {
                 self.metrics.row_groups_skipped.add(1);
                 continue;
             }
+            self.metrics.rows_skipped.add(reached.start - within.start);
             let regions = &self.columns.regions[place.partition][place.index];
             self.metrics.opened(place.distance);
             let cache = self.columns.tiers.cache();
@@ -333,7 +386,7 @@ impl PartitionScan {
             let rows = group.rows();
             let home_bytes = self.needed.iter().map(|&(column, _)| group.column_bytes(column)).collect();
             let homes = self.needed.iter().map(|&(column, _)| group.node(column)).collect();
-            let packed = self.needed.iter().map(|&(column, _)| group.packed(column).cloned()).collect();
+            let encodings = self.needed.iter().map(|&(column, _)| group.encoding(column).cloned()).collect();
             self.window.push_back(OpenGroup {
                 place,
                 homes,
@@ -342,10 +395,11 @@ impl PartitionScan {
                 rows_end: reached.end,
                 waited: false,
                 columns,
-                packed,
+                encodings,
                 home_bytes,
             });
         }
+        Ok(())
     }
 
     fn close_group(&mut self) {
@@ -366,17 +420,25 @@ impl PartitionScan {
 
     /// Runs the filter over the next rows of the window's first group.
     fn filter_chunk(&mut self) -> Result<Chunk> {
+        self.update_reached()?;
         let _timer = self.baseline.elapsed_compute().timer();
         let group = &mut self.window[0];
-        let start = group.rows_done;
-        let rows = self.chunk_rows.min(group.rows_end - start);
+        let Place { partition, index, .. } = group.place;
+        let of_table = &self.columns.data.partitions()[partition][index];
+        let reached = self.reached.next_rows(of_table, group.rows_done..group.rows_end);
+        self.metrics.rows_skipped.add(reached.start - group.rows_done);
+        let start = reached.start;
+        let rows = self.chunk_rows.min(reached.len());
         self.chunk_rows = self.chunk_rows.saturating_mul(2).min(self.chunk_rows_max);
-        group.rows_done += rows;
+        group.rows_done = start + rows;
+        if rows == 0 {
+            return Ok(Chunk { start, rows, passed: Selection::None, rows_done: 0 });
+        }
         let passed = if self.filter.is_empty() {
             Selection::All { rows }
         } else {
             let cpus = self.reader.node(self.columns.tiers.machine());
-            let columns: HashMap<usize, ArrayRef> = self
+            let columns: HashMap<usize, ChunkColumn<'_>> = self
                 .filtered
                 .iter()
                 .map(|&(column, place)| {
@@ -385,15 +447,14 @@ impl PartitionScan {
                     let size_bytes = home_bytes * rows as u64 / group.rows as u64;
                     self.metrics.home_read(group.place.distance, size_bytes);
                     self.reads.add(HomeRead { cpus, column, node: group.homes[place], size_bytes });
-                    let rows = array.slice(start, rows);
-                    let values = match &group.packed[place] {
-                        Some(packed) => packed.unpack(&rows),
-                        None => rows,
-                    };
-                    (column, values)
+                    let encoding = group.encodings[place].as_ref();
+                    (
+                        column,
+                        ChunkColumn { array: array.slice(start, rows), encoding, decoded: OnceCell::new() },
+                    )
                 })
                 .collect();
-            self.filter.select(rows, &|column| Arc::clone(&columns[&column]))?
+            self.filter.select(rows, &Columns(columns))?
         };
         Ok(Chunk { start, rows, passed, rows_done: 0 })
     }
@@ -421,10 +482,10 @@ impl PartitionScan {
         for &place in &self.output {
             let column = &mut group.columns[place];
             // Rows that filtering copies may come from near memory without limit; slices pin it.
-            let packed = group.packed[place].as_ref();
-            let (array, near_bytes) = match &filter {
-                Some(_) if !column.outlives_filter() => column.read(),
-                _ if packed.is_some() => column.read(),
+            let encoding = group.encodings[place].as_ref();
+            let (array, near_bytes) = match (encoding, &filter) {
+                (Some(encoding), _) if !encoding.outlives_decoding(column.home()) => column.read(),
+                (None, Some(_)) if !column.outlives_filter() => column.read(),
                 _ => column.read_leaving(&self.pins),
             };
             let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
@@ -439,14 +500,11 @@ impl PartitionScan {
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
             }
             let rows = array.slice(run.start, run.rows);
-            columns.push(match (packed, &filter, &run.mask) {
-                (Some(packed), Some(filter), Some(mask))
-                    if filter.count() <= run.rows / ROWS_PER_SELECTED_MIN =>
-                {
-                    packed.unpack_selected(&rows, mask)
+            columns.push(match (encoding, &filter, &run.mask) {
+                (Some(encoding), Some(filter), Some(mask)) => {
+                    encoding.decode_selected(&rows, mask, filter)?
                 }
-                (Some(packed), Some(filter), _) => filter.filter(&packed.unpack(&rows))?,
-                (Some(packed), None, _) => packed.unpack(&rows),
+                (Some(encoding), ..) => encoding.decode(&rows),
                 (None, Some(filter), _) => filter.filter(&rows)?,
                 (None, None, _) => rows,
             });

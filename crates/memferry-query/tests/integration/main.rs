@@ -11,5 +11,6 @@ mod plan_ahead;
 mod plans;
 mod prefetch;
 mod rates_support;
+mod standing_scan;
 mod store_support;
 mod tables;

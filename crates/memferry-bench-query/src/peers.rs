@@ -1,48 +1,41 @@
-//! Other engines over the same files: DuckDB and Polars, each in a Python process that waits for queries.
+//! Other engines over the same rows: DuckDB and Polars, each in a Python process that waits for queries.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use datafusion::arrow::array::RecordBatch;
-use memferry_query::files::FileReport;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::io::{FileCache, bytes_read};
 use crate::QueryError;
 
 /// The engines: the name of the Python package, and the name for people.
-pub(super) const ENGINES: [(&str, &str); 2] = [("duckdb", "DuckDB"), ("polars", "Polars")];
+pub(crate) const ENGINES: [(&str, &str); 2] = [("duckdb", "DuckDB"), ("polars", "Polars")];
+
+/// Where an engine has the rows of the tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PeerTables {
+    /// In the files; each query reads them.
+    Files,
+    /// In tables of its own in memory, loaded before the first query.
+    Memory,
+}
 
 /// A running engine.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// Name and version.
-    pub(super) name: String,
+    pub(crate) name: String,
     child: Child,
     queries: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-/// One run of a query.
-#[derive(Debug)]
-pub(super) struct Run {
-    pub(super) ms: f64,
-    /// Bytes that the kernel fetched from the disk meanwhile.
-    pub(super) bytes_read: u64,
-    /// Of memferry's reader; empty for others.
-    pub(super) report: FileReport,
-    /// Columns that a scan puts out and its filter does not read, of the scan that has most; 0 for other engines.
-    pub(super) late_columns: usize,
-    pub(super) answer: RunAnswer,
-}
-
-/// The answer of a run, for comparison.
-#[derive(Debug)]
-pub(super) enum RunAnswer {
-    Batches(Vec<RecordBatch>),
-    /// Other engines only count their rows.
-    Rows(usize),
+/// One run of a query by another engine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerRun {
+    pub(crate) ms: f64,
+    /// Rows of the answer.
+    pub(crate) rows: usize,
 }
 
 #[derive(Deserialize)]
@@ -54,11 +47,12 @@ enum Answer {
 }
 
 impl Peer {
-    /// Starts `engine` over the files of a directory.
-    pub(super) fn start(
+    /// Starts `engine` over the files of a directory. When this returns, it has its tables.
+    pub(crate) fn start(
         python: &Path,
         (engine, name): (&str, &str),
         files: &Path,
+        tables: PeerTables,
         threads_count: usize,
     ) -> Result<Peer, QueryError> {
         let failed = |error: &dyn std::fmt::Display| {
@@ -71,6 +65,10 @@ impl Peer {
             .args(["-c", include_str!("peers.py"), engine])
             .arg(files)
             .arg(threads_count.to_string())
+            .arg(match tables {
+                PeerTables::Files => "files",
+                PeerTables::Memory => "memory",
+            })
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -85,19 +83,18 @@ impl Peer {
         Ok(peer)
     }
 
+    /// The process of the engine.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Runs a query. The inner error is the engine's own: it cannot run this query.
-    pub(super) fn run(&mut self, sql: &str, files: &FileCache) -> Result<Result<Run, String>, QueryError> {
-        files.prepare()?;
-        let before = bytes_read(self.child.id())?;
+    pub(crate) fn run(&mut self, sql: &str) -> Result<Result<PeerRun, String>, QueryError> {
         let queries = self.queries.as_mut().expect("only drop takes it");
         writeln!(queries, "{}", json!({ "sql": sql }))
             .map_err(|error| QueryError::Peer(format!("{} has ended: {error}", self.name)))?;
         Ok(match self.answer()? {
-            Answer::Done { ms, rows } => {
-                let bytes_read = bytes_read(self.child.id())?.saturating_sub(before);
-                let (report, answer) = (FileReport::default(), RunAnswer::Rows(rows));
-                Ok(Run { ms, bytes_read, report, late_columns: 0, answer })
-            }
+            Answer::Done { ms, rows } => Ok(PeerRun { ms, rows }),
             Answer::Failed { error } => Err(error),
             Answer::Version { .. } => {
                 return Err(QueryError::Peer(format!("{} answers nonsense", self.name)));

@@ -1,6 +1,7 @@
 """Answers queries over Parquet files with another engine: one JSON object per line in, one out.
 
-Started by `memferry bench cold --peers PYTHON` as: python -c SCRIPT ENGINE DIRECTORY THREADS
+Started by `memferry bench cold --peers PYTHON` as: python -c SCRIPT ENGINE DIRECTORY THREADS files
+With `memory` instead of `files` (`memferry bench query --peers PYTHON`), the engine first loads the files into tables of its own.
 """
 
 import glob
@@ -9,7 +10,7 @@ import os
 import sys
 import time
 
-engine, directory, threads = sys.argv[1:4]
+engine, directory, threads, source = sys.argv[1:5]
 # Engines write there as well: DuckDB a progress bar, after two seconds.
 answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
 os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -23,7 +24,8 @@ if engine == "duckdb":
     # A cold run must read the file: DuckDB keeps its bytes in memory otherwise.
     connection.execute("set enable_external_file_cache = false")
     for name, path in tables.items():
-        connection.execute(f"create view {name} as select * from read_parquet('{path}')")
+        kind = "table" if source == "memory" else "view"
+        connection.execute(f"create {kind} {name} as select * from read_parquet('{path}')")
     version = duckdb.__version__
 
     def run(sql):
@@ -34,9 +36,14 @@ elif engine == "polars":
     import polars
 
     version = polars.__version__
+    if source == "memory":
+        loaded = {name: polars.read_parquet(path).lazy() for name, path in tables.items()}
 
     def run(sql):
-        frames = {name: polars.scan_parquet(path) for name, path in tables.items()}
+        if source == "memory":
+            frames = loaded
+        else:
+            frames = {name: polars.scan_parquet(path) for name, path in tables.items()}
         return polars.SQLContext(frames).execute(sql).collect(engine="streaming").height
 
 elif engine == "pyarrow":
