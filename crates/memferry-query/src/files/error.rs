@@ -11,7 +11,7 @@ use parquet::errors::ParquetError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The file is not the one that the query was planned for.
+    /// The file is not the one that the query was planned for, or it was replaced while the query was planned.
     #[error("{file} changed while a query read it ({what}); run the query again")]
     Changed {
         /// The file.

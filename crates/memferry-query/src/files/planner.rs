@@ -1,15 +1,23 @@
 //! Planning over files that change. A scan lists its files and then reads their footers, for statistics. A file that is replaced
-//! in between has another footer in another place, so the plan is made again.
+//! in between has another footer in another place, so the plan is made again. So it is if two scans of a query have listed two
+//! versions of a file: each scan checks its own version only, and a file can be replaced by an older version again.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::physical_plan::FileGroup;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
+
+use super::error::FileError;
+use super::metrics::parquet_scan;
+use super::store::difference;
 
 /// Plans made for a query, at most. A file that is damaged fails all of them.
 const PLANS_MAX: usize = 3;
@@ -25,18 +33,47 @@ impl QueryPlanner for PlanAgain {
         query: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let planner = DefaultPhysicalPlanner::default();
+        let mut plan = plan_once(query, session).await;
         for _ in 1..PLANS_MAX {
-            match planner.create_physical_plan(query, session).await {
-                Err(error) if is_of_file(&error) => {}
-                answer => return answer,
+            match &plan {
+                Err(error) if is_of_file(error) => plan = plan_once(query, session).await,
+                _ => break,
             }
         }
-        planner.create_physical_plan(query, session).await
+        plan
     }
 }
 
-/// Whether the content of a file, or its length, is not as expected.
+async fn plan_once(query: &LogicalPlan, session: &dyn Session) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = DefaultPhysicalPlanner::default().create_physical_plan(query, session).await?;
+    check_versions(&plan)?;
+    Ok(plan)
+}
+
+/// Checks that all scans of a file are of the same version.
+fn check_versions(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
+    let mut versions = HashMap::new();
+    plan.apply(|plan| {
+        let Some((config, _)) = parquet_scan(plan.as_ref()) else { return Ok(TreeNodeRecursion::Continue) };
+        for file in config.file_groups.iter().flat_map(FileGroup::files) {
+            let version = &file.object_meta;
+            let key = (config.object_store_url.clone(), version.location.clone());
+            let first = versions.entry(key).or_insert_with(|| version.clone());
+            if let Some(what) = difference(first, version) {
+                let changed = FileError::Changed { file: version.location.to_string(), what };
+                return Err(DataFusionError::External(Box::new(changed)));
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+/// Whether the content of a file, its length, or its version is not as expected.
 fn is_of_file(error: &DataFusionError) -> bool {
-    matches!(error.find_root(), DataFusionError::ParquetError(_) | DataFusionError::ObjectStore(_))
+    match error.find_root() {
+        DataFusionError::ParquetError(_) | DataFusionError::ObjectStore(_) => true,
+        DataFusionError::External(error) => matches!(error.downcast_ref(), Some(FileError::Changed { .. })),
+        _ => false,
+    }
 }

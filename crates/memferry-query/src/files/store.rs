@@ -145,7 +145,7 @@ pub(super) async fn change(
 }
 
 /// The attribute in which two versions of an object differ.
-fn difference(planned: &ObjectMeta, current: &ObjectMeta) -> Option<String> {
+pub(super) fn difference(planned: &ObjectMeta, current: &ObjectMeta) -> Option<String> {
     if planned.size != current.size {
         return Some(format!("size {} instead of {} bytes", current.size, planned.size));
     }

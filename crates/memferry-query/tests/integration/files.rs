@@ -844,6 +844,64 @@ async fn a_file_that_is_replaced_while_it_is_planned_is_planned_again() {
     }
 }
 
+/// A table whose file is replaced before each second scan of it, some times.
+#[derive(Debug)]
+struct ReplacedBetweenScans {
+    table: Arc<dyn TableProvider>,
+    path: PathBuf,
+    scans: AtomicU64,
+    times: u64,
+}
+
+#[async_trait::async_trait]
+impl TableProvider for ReplacedBetweenScans {
+    fn schema(&self) -> SchemaRef {
+        self.table.schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        self.table.table_type()
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> datafusion::common::Result<Arc<dyn ExecutionPlan>> {
+        let scan = self.scans.fetch_add(1, Ordering::SeqCst);
+        if scan % 2 == 1 && scan / 2 < self.times {
+            let rows = ROWS - 1 - i64::try_from(scan).unwrap();
+            fs::write(&self.path, parquet(&[batch(0..rows)])).unwrap();
+        }
+        self.table.scan(state, projection, filters, limit).await
+    }
+}
+
+/// Regression: two scans of one query read two versions of a file, if it was replaced between their listings and again before they
+/// read it. The query then had a wrong answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scans_of_one_query_are_planned_for_one_version_of_a_file() {
+    for (times, answer) in [(0, Some(ROWS)), (1, Some(ROWS - 2)), (2, Some(ROWS - 4)), (3, None)] {
+        let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+        let context = context(path.to_str().unwrap(), &[]).await;
+        let table = context.deregister_table("t").unwrap().unwrap();
+        let path = path.join("t.parquet");
+        let replaced = ReplacedBetweenScans { table, path, scans: AtomicU64::new(0), times };
+        context.register_table("t", Arc::new(replaced)).unwrap();
+        let sql = "select count(*) from t as a join t as b on a.id = b.id";
+        match (run(&context, sql).await, answer) {
+            (Ok((text, _)), Some(rows)) => assert!(text.contains(&format!("| {rows} ")), "{times}: {text}"),
+            (Err(error), None) => {
+                let text = error.to_string();
+                assert!(text.contains("t.parquet changed while"), "{text}");
+            }
+            (other, _) => panic!("replaced {times} times: {other:?}"),
+        }
+    }
+}
+
 /// A disk whose reads fail while it is told so.
 #[derive(Debug, Default)]
 struct FailingDisk(AtomicBool);
