@@ -28,6 +28,8 @@ public class JdbcClient {
                     statement.setString(2, "name%");
                     try (ResultSet rows = statement.executeQuery()) {
                         check(rows.next() && rows.getLong(1) == most, "rows below " + most);
+                        // A client that leaves before the end counts as disconnected.
+                        check(!rows.next(), "one row below " + most);
                     }
                 }
             }
