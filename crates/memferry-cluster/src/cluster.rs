@@ -266,24 +266,7 @@ impl Cluster {
         }
         Failure::Query
     }
-}
 
-/// The rows of a query, as they come.
-pub struct Answer {
-    stream: SendableRecordBatchStream,
-    failures: Arc<Failures>,
-    members: Members,
-    plan: Arc<dyn ExecutionPlan>,
-    /// Kept until the answer ends: the plan reads through it.
-    _context: SessionContext,
-    /// Batches that came before the client asked.
-    kept: VecDeque<RecordBatch>,
-    rows: u64,
-    has_ended: bool,
-    plans: usize,
-}
-
-impl Cluster {
     /// Plans and starts a query once.
     async fn start(
         &self,
@@ -320,6 +303,21 @@ impl Cluster {
             plans: 1,
         })
     }
+}
+
+/// The rows of a query, as they come.
+pub struct Answer {
+    stream: SendableRecordBatchStream,
+    failures: Arc<Failures>,
+    members: Members,
+    plan: Arc<dyn ExecutionPlan>,
+    /// Kept until the answer ends: the plan reads through it.
+    _context: SessionContext,
+    /// Batches that came before the client asked.
+    kept: VecDeque<RecordBatch>,
+    rows: u64,
+    has_ended: bool,
+    plans: usize,
 }
 
 impl std::fmt::Debug for Answer {
