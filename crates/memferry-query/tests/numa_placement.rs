@@ -211,6 +211,19 @@ fn nodes_at(start: *const u8, size_bytes: usize) -> Vec<Option<NodeId>> {
     nodes_of_pages(unsafe { std::slice::from_raw_parts(start, size_bytes) }).unwrap()
 }
 
+/// The error of a placement for which the node `full` has no room. The table stays where it was.
+async fn refused(table: &TieredTable, text: &str, full: NodeId) -> PlacementError {
+    let before = table.data();
+    let error = place(table, text).await.unwrap_err();
+    assert!(
+        matches!(error, PlacementError::Full { .. } | PlacementError::Memory(_)),
+        "{text}: node {full} has no room: {error}"
+    );
+    assert!(Arc::ptr_eq(&before, &table.data()));
+    assert_in_place(&before);
+    error
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_node_leaves_the_table_where_it_was() {
     let Some((machine, with_memory)) = several_nodes() else { return };
@@ -218,16 +231,10 @@ async fn a_full_node_leaves_the_table_where_it_was() {
     let (home, full) = (with_memory[0], with_memory[with_memory.len() - 1]);
     let table = tiered(&machine, table(&machine, home, ""));
     let context = context(&table);
-    let (before, expected) = (table.data(), answer(&context).await);
+    let expected = answer(&context).await;
     let free_before = node_free(home);
     let hog = fill_for_good(&machine, full);
-    let error = place(&table, &format!("numa node ({full})")).await.unwrap_err();
-    assert!(
-        matches!(error, PlacementError::Full { .. } | PlacementError::Memory(_)),
-        "node {full} has no room: {error}"
-    );
-    assert!(Arc::ptr_eq(&before, &table.data()));
-    assert_in_place(&before);
+    refused(&table, &format!("numa node ({full})"), full).await;
     assert_eq!(answer(&context).await, expected);
     assert!(node_free(home).abs_diff(free_before) < 64 << 20, "nothing is left of it");
     drop(hog);
@@ -246,16 +253,10 @@ async fn a_node_that_is_already_full_refuses_a_move() {
     assert_ne!(home, full);
     let table = tiered(&machine, table(&machine, home, ""));
     let context = context(&table);
-    let (before, expected) = (table.data(), answer(&context).await);
+    let expected = answer(&context).await;
     for text in [format!("numa node ({full})"), format!("column s numa node ({home}, {full})")] {
-        let error = place(&table, &text).await.unwrap_err();
+        let error = refused(&table, &text, full).await;
         assert!(error.to_string().contains(&format!("node {full}")), "{text}: {error}");
-        assert!(
-            matches!(error, PlacementError::Full { .. } | PlacementError::Memory(_)),
-            "node {full} has no room: {error}"
-        );
-        assert!(Arc::ptr_eq(&before, &table.data()));
-        assert_in_place(&before);
     }
     assert_eq!(answer(&context).await, expected);
     let advice = table.placement_rules().room_bytes;

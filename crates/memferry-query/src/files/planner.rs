@@ -57,8 +57,7 @@ fn check_versions(plan: &Arc<dyn ExecutionPlan>) -> Result<()> {
         let Some((config, _)) = parquet_scan(plan.as_ref()) else { return Ok(TreeNodeRecursion::Continue) };
         for file in config.file_groups.iter().flat_map(FileGroup::files) {
             let version = &file.object_meta;
-            let key = (config.object_store_url.clone(), version.location.clone());
-            let first = versions.entry(key).or_insert_with(|| version.clone());
+            let first = *versions.entry((&config.object_store_url, &version.location)).or_insert(version);
             if let Some(what) = difference(first, version) {
                 let changed = FileError::Changed { file: version.location.to_string(), what };
                 return Err(DataFusionError::External(Box::new(changed)));

@@ -44,20 +44,30 @@ struct Items {
 
 /// The domain to which a row group belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Home {
-    domain: usize,
-    /// For a row group beside CPUs of no domain, which belongs to any domain: the socket of these CPUs, if it is known.
-    elsewhere: Option<Option<u32>>,
+enum Home {
+    /// The row group is beside CPUs of this domain.
+    Beside(usize),
+    /// It is beside CPUs of no domain, so it belongs to any: to this one. The socket of those CPUs, if it is known.
+    Elsewhere { domain: usize, socket: Option<u32> },
+}
+
+impl Home {
+    fn domain(self) -> usize {
+        let (Home::Beside(domain) | Home::Elsewhere { domain, .. }) = self;
+        domain
+    }
 }
 
 impl Items {
     /// How far a row group is from the CPUs of a partition.
     fn distance(&self, partition: usize, number: usize) -> Distance {
-        let (worker, home) = (self.workers[partition], self.homes[number]);
-        match home.elsewhere {
-            None => self.domains.distance(worker, home.domain),
-            Some(socket) if socket.is_some() && socket == self.domains[worker].socket => Distance::SameSocket,
-            Some(_) => Distance::OtherSocket,
+        let worker = self.workers[partition];
+        match self.homes[number] {
+            Home::Beside(domain) => self.domains.distance(worker, domain),
+            Home::Elsewhere { socket, .. } if socket.is_some() && socket == self.domains[worker].socket => {
+                Distance::SameSocket
+            }
+            Home::Elsewhere { .. } => Distance::OtherSocket,
         }
     }
 }
@@ -122,7 +132,7 @@ impl RowGroupClaims {
             readers.entry(domains[worker].cpu_node).or_default().0 += 1;
         }
         for (number, &home) in homes.iter().enumerate() {
-            if let Some((_, groups)) = readers.get_mut(&domains[home.domain].cpu_node) {
+            if let Some((_, groups)) = readers.get_mut(&domains[home.domain()].cpu_node) {
                 groups.insert(number);
             }
         }
@@ -153,7 +163,7 @@ impl RowGroupClaims {
             }
         }
         let Items { domains, stealing, workers, homes, .. } = &*self.items;
-        let homes: Vec<usize> = homes.iter().map(|home| home.domain).collect();
+        let homes: Vec<usize> = homes.iter().map(|home| home.domain()).collect();
         let dealt = claims(domains, *stealing, workers, &homes);
         let mut claimers: Vec<_> = dealt.into_iter().map(Some).collect();
         let claimer = claimers[partition].take().expect("each worker has one");
@@ -179,14 +189,14 @@ fn homes(data: &TableData, tiers: &Tiers, domains: &Domains) -> Vec<Home> {
         let cpu_node = node_of(node).map_or(node, |node| node.cpu_node);
         let beside: Vec<Home> = (0..domains.len())
             .filter(|&index| domains[index].cpu_node == cpu_node)
-            .map(|domain| Home { domain, elsewhere: None })
+            .map(Home::Beside)
             .collect();
         if !beside.is_empty() {
             return beside;
         }
         // The CPUs of the node are not for this process or this session, so all domains share its rows.
-        let elsewhere = Some(node_of(cpu_node).and_then(|node| node.socket));
-        (0..domains.len()).map(|domain| Home { domain, elsewhere }).collect()
+        let socket = node_of(cpu_node).and_then(|node| node.socket);
+        (0..domains.len()).map(|domain| Home::Elsewhere { domain, socket }).collect()
     };
     let mut known: BTreeMap<NodeId, Vec<Home>> = BTreeMap::new();
     let partitions = data.partitions().iter().enumerate();

@@ -1,6 +1,7 @@
 //! Tables that are files: answers equal DataFusion's, nothing is read that no row group needs, and every failure of a file
 //! or store is an error of the query that met it.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -792,15 +793,33 @@ async fn queries_use_what_is_loaded_on_domains() {
     }
 }
 
-/// A table whose file is replaced by other content in the middle of planning, a number of times.
-#[derive(Debug)]
-struct ReplacedWhilePlanned {
+/// A table whose scans begin with `before`, which is given the number of scans that were planned before.
+struct Planned<F> {
     table: Arc<dyn TableProvider>,
-    left: AtomicU64,
+    scans: AtomicU64,
+    before: F,
+}
+
+impl<F> Planned<F> {
+    /// Takes the place of the table t.
+    fn replace(context: &SessionContext, before: F)
+    where
+        F: Fn(u64) -> datafusion::common::Result<()> + Send + Sync + 'static,
+    {
+        let table = context.deregister_table("t").unwrap().unwrap();
+        let planned = Planned { table, scans: AtomicU64::new(0), before };
+        context.register_table("t", Arc::new(planned)).unwrap();
+    }
+}
+
+impl<F> fmt::Debug for Planned<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.table.fmt(f)
+    }
 }
 
 #[async_trait::async_trait]
-impl TableProvider for ReplacedWhilePlanned {
+impl<F: Fn(u64) -> datafusion::common::Result<()> + Send + Sync + 'static> TableProvider for Planned<F> {
     fn schema(&self) -> SchemaRef {
         self.table.schema()
     }
@@ -816,12 +835,7 @@ impl TableProvider for ReplacedWhilePlanned {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> datafusion::common::Result<Arc<dyn ExecutionPlan>> {
-        let is_replaced =
-            self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        if is_replaced {
-            let error = ParquetError::General("Invalid Parquet file. Corrupt footer".to_owned());
-            return Err(DataFusionError::ParquetError(Box::new(error)));
-        }
+        (self.before)(self.scans.fetch_add(1, Ordering::SeqCst))?;
         self.table.scan(state, projection, filters, limit).await
     }
 }
@@ -833,49 +847,18 @@ async fn a_file_that_is_replaced_while_it_is_planned_is_planned_again() {
     let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
     for (times, is_answered) in [(1, true), (2, true), (3, false)] {
         let context = context(path.to_str().unwrap(), &[]).await;
-        let table = context.deregister_table("t").unwrap().unwrap();
-        let replaced = ReplacedWhilePlanned { table, left: AtomicU64::new(times) };
-        context.register_table("t", Arc::new(replaced)).unwrap();
+        Planned::replace(&context, move |scan| {
+            if scan < times {
+                let error = ParquetError::General("Invalid Parquet file. Corrupt footer".to_owned());
+                return Err(DataFusionError::ParquetError(Box::new(error)));
+            }
+            Ok(())
+        });
         let answer = run(&context, "select count(*), sum(id) from t").await;
         assert_eq!(answer.is_ok(), is_answered, "replaced {times} times: {answer:?}");
         if let Ok((answer, _)) = answer {
             assert!(answer.contains("| 20000    | 199990000 |"), "{answer}");
         }
-    }
-}
-
-/// A table whose file is replaced before each second scan of it, some times.
-#[derive(Debug)]
-struct ReplacedBetweenScans {
-    table: Arc<dyn TableProvider>,
-    path: PathBuf,
-    scans: AtomicU64,
-    times: u64,
-}
-
-#[async_trait::async_trait]
-impl TableProvider for ReplacedBetweenScans {
-    fn schema(&self) -> SchemaRef {
-        self.table.schema()
-    }
-
-    fn table_type(&self) -> TableType {
-        self.table.table_type()
-    }
-
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> datafusion::common::Result<Arc<dyn ExecutionPlan>> {
-        let scan = self.scans.fetch_add(1, Ordering::SeqCst);
-        if scan % 2 == 1 && scan / 2 < self.times {
-            let rows = ROWS - 1 - i64::try_from(scan).unwrap();
-            fs::write(&self.path, parquet(&[batch(0..rows)])).unwrap();
-        }
-        self.table.scan(state, projection, filters, limit).await
     }
 }
 
@@ -886,10 +869,15 @@ async fn scans_of_one_query_are_planned_for_one_version_of_a_file() {
     for (times, answer) in [(0, Some(ROWS)), (1, Some(ROWS - 2)), (2, Some(ROWS - 4)), (3, None)] {
         let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
         let context = context(path.to_str().unwrap(), &[]).await;
-        let table = context.deregister_table("t").unwrap().unwrap();
-        let path = path.join("t.parquet");
-        let replaced = ReplacedBetweenScans { table, path, scans: AtomicU64::new(0), times };
-        context.register_table("t", Arc::new(replaced)).unwrap();
+        let file = path.join("t.parquet");
+        // Before the second scan of each plan.
+        Planned::replace(&context, move |scan| {
+            if scan % 2 == 1 && scan / 2 < times {
+                let rows = ROWS - 1 - i64::try_from(scan).unwrap();
+                fs::write(&file, parquet(&[batch(0..rows)])).unwrap();
+            }
+            Ok(())
+        });
         let sql = "select count(*) from t as a join t as b on a.id = b.id";
         match (run(&context, sql).await, answer) {
             (Ok((text, _)), Some(rows)) => assert!(text.contains(&format!("| {rows} ")), "{times}: {text}"),
