@@ -46,7 +46,15 @@ const CLIENTS: &[&str] = &[
     "--package",
     "memferry-c",
 ];
-const CLUSTER: &[&str] = &["--package", "memferry-cluster"];
+/// The packages with clients of a network. Both need tokio with the network, so that one build of DataFusion serves both.
+const NETWORK: &[&str] = &[
+    "--package",
+    "memferry-cluster",
+    "--package",
+    "memferry-bench-query",
+    "--features",
+    "memferry-bench-query/postgres",
+];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];
 
 /// Steps that run one at a time and first. The commands of the README come early, because later steps use their builds.
@@ -56,7 +64,7 @@ const ALONE: &[Step] = &[
     ("demo, small", demo),
     ("examples", examples),
     ("emulated devices with real clients, the C library", || tests(CLIENTS).run()),
-    ("memferry serve with other clients", || tests(CLUSTER).run()),
+    ("memferry serve and bench sncdb with other clients", || tests(NETWORK).run()),
     ("the C library, installed", c_library::try_installed),
     ("the Python package, installed", python::try_installed),
     ("the Debian package and the archive, installed", dist::trial::run),
@@ -69,7 +77,8 @@ const TOGETHER: &[Step] = &[
     ("format", || cargo(["fmt", "--all", "--check"]).run()),
     ("clippy", || {
         cargo(["clippy", "--locked", "--workspace", "--all-targets"])
-            .args(["--features", "memferry-cli/peers,memferry-cli/stores", "--", "-D", "warnings"])
+            .args(["--features", "memferry-cli/peers,memferry-cli/postgres,memferry-cli/stores"])
+            .args(["--", "-D", "warnings"])
             .run()
     }),
     ("documentation", || {
@@ -105,7 +114,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     }
     eprintln!("\n== waiting for the chores in the background");
     background.iter().for_each(|chore| report.add_background(chore));
-    report.run(&[("skipped tests are listed", || skips::check(&[README, CLIENTS, CLUSTER, CHORES]))]);
+    report.run(&[("skipped tests are listed", || skips::check(&[README, CLIENTS, NETWORK, CHORES]))]);
     report.finish()
 }
 

@@ -54,7 +54,7 @@ usage: cargo xtask CHORE
   asan           tests of cache, mover and pools under AddressSanitizer, leaks included (nightly)
   tsan           tests of code that shares by atomics under ThreadSanitizer (nightly)
   fuzz TARGET [SECONDS]  one target of fuzz/, or `all` (nightly, cargo-fuzz)
-  bench [ARGS]   `memferry bench ARGS`, release profile, all peers; without ARGS, `query`
+  bench [ARGS]   `memferry bench ARGS`, release profile, all peers and protocols; without ARGS, `query`
 ";
 
 fn main() -> ExitCode {
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
 fn bench(arguments: &[String]) -> Result<(), Failure> {
     let default = ["query".to_owned()];
     let arguments = if arguments.is_empty() { &default } else { arguments };
-    cargo(["run", "--release", "--package", "memferry-cli", "--features", "peers", "--", "bench"])
+    cargo(["run", "--release", "--package", "memferry-cli", "--features", "peers,postgres", "--", "bench"])
         .args(arguments)
         .run()
 }

@@ -36,6 +36,7 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ("redis-server", "redis-server", "tests and the benchmark of `memferry offload`"),
     ("redis-benchmark", "redis-tools", "tests and the benchmark of `memferry offload`"),
     ("tclsh", "tcl", "the test suite of redis"),
+    ("psql", "postgresql-client", "a client of `bench sncdb`"),
     ("javac", "default-jdk-headless", "a client of `memferry serve`"),
     ("mvn", "maven", "fetching the JDBC driver of a client of `memferry serve`"),
 ];

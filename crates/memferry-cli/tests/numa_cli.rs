@@ -3,10 +3,13 @@
 #[path = "../../memferry/tests/numa_support/mod.rs"]
 mod numa_support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use memferry::topology::{Machine, Node, NodeId};
@@ -181,4 +184,188 @@ fn a_calibration_of_all_nodes_is_a_profile_for_reports() {
     prints(&["report", "--machine", name, "--out", report.to_str().unwrap()]);
     let page = std::fs::read_to_string(report.join("index.html")).unwrap();
     assert!(page.contains("Bandwidth of reads") && page.contains("Recommended settings"));
+}
+
+/// Enough rows for several row groups: fewer are not worth a hop to another domain.
+const SNCDB: [&str; 12] = [
+    "bench",
+    "sncdb",
+    "--quick",
+    "--json",
+    "--rows",
+    "600000",
+    "--connections",
+    "3",
+    "--statements",
+    "scan",
+    "--range-pred",
+    "1000000",
+];
+
+/// The domains that have read and how far, of each run of `bench sncdb` by its name without the state of NUMA balancing.
+fn reads(record: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let mut reads: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in record["rows"].as_array().unwrap() {
+        let name = row["name"].as_str().unwrap();
+        if let Some((run, what)) = name.split_once("_balancing_") {
+            let of_run = reads.entry(run.to_owned()).or_default();
+            of_run.extend(what.split_once("_read_").map(|(_, read)| read.to_owned()));
+        }
+    }
+    reads
+}
+
+/// Speed means nothing in a guest, and places do: each domain reads what its workers should.
+#[test]
+fn sncdb_reads_where_its_workers_are() {
+    if several_nodes().is_none() {
+        return;
+    }
+    let run = |options: &[&str]| prints_json(&[&SNCDB[..], options].concat());
+    let record = run(&[
+        "--binding",
+        "always",
+        "--workers",
+        "all,first,second",
+        "--stealing",
+        "off,neighbour",
+        "--on-first",
+        "6,3,0",
+    ]);
+    if record["options"]["parts_of_one_node"] == true {
+        return skip(Needs::Nodes, "the first socket has one domain");
+    }
+    let reads_of_runs = reads(&record);
+    let end =
+        if record["options"]["elsewhere_cpus"] == serde_json::json!([]) { "anywhere" } else { "elsewhere" };
+    let of = |run: &str| -> BTreeSet<String> {
+        let name = format!("scan_1000000_{run}_always_{end}");
+        reads_of_runs.get(&name).unwrap_or_else(|| panic!("{name} is not in {record}")).clone()
+    };
+    assert_eq!(reads_of_runs.len(), 12, "{record}");
+    for (run, wanted) in [
+        ("all_6_0", &["0_own"][..]),
+        ("all_3_3", &["0_own", "1_own"]),
+        ("all_0_6", &["1_own"]),
+        ("first_6_0", &["0_own"]),
+        ("first_3_3", &["0_neighbour", "0_own"]),
+        ("first_0_6", &["0_neighbour"]),
+        ("second_6_0", &["1_neighbour"]),
+        ("second_3_3", &["1_neighbour", "1_own"]),
+        ("second_0_6", &["1_own"]),
+    ] {
+        assert!(of(run).iter().eq(wanted), "{run}: {record}");
+    }
+    // How much is stolen is a matter of chance, and from whom is not.
+    for (run, own, stolen) in
+        [("all_stealing_6_0", "0_own", "1_neighbour"), ("all_stealing_0_6", "1_own", "0_neighbour")]
+    {
+        let read = of(run);
+        assert!(read.contains(own) && read.iter().all(|it| it == own || it == stolen), "{run}: {record}");
+    }
+    // Half of a domain's CPUs, if each has two.
+    let cpus = |name: &str| record["options"][name].as_array().unwrap().len();
+    let workers = if cpus("first_cpus") > 1 && cpus("second_cpus") > 1 { "half" } else { "all" };
+    let others = run(&[
+        "--binding",
+        "none,preferred,opportunistic",
+        "--workers",
+        workers,
+        "--on-first",
+        "3",
+        "--stealing",
+        "neighbour",
+    ]);
+    let others = reads(&others);
+    assert_eq!(others.len(), 3, "{others:?}");
+    for (run, read) in &others {
+        assert!(read.iter().all(|it| !it.contains("other_socket")), "{run}: {read:?}");
+    }
+}
+
+/// CPUs of a list such as `0-3,8`.
+fn cpus_of(list: &str) -> BTreeSet<u64> {
+    let range = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse::<u64>().unwrap()..=last.parse().unwrap()
+    };
+    list.trim().split(',').flat_map(range).collect()
+}
+
+/// The CPUs that each thread of a process may run on, by its name.
+fn threads_of(process: u32) -> BTreeMap<String, BTreeSet<u64>> {
+    let mut threads: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+    for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+        // It may have ended.
+        let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let (Some(name), Some(cpus)) = (field("Name:"), field("Cpus_allowed_list:")) else { continue };
+        threads.entry(name.trim().to_owned()).or_default().extend(cpus_of(cpus));
+    }
+    threads
+}
+
+/// Threads of the server run on the CPUs of the workers, whatever binds them, and those of clients elsewhere.
+#[test]
+fn sncdb_runs_where_its_workers_are() {
+    if several_nodes().is_none() {
+        return;
+    }
+    let mut is_another = false;
+    for (workers, binding) in [("second", "none"), ("first", "opportunistic"), ("all", "always")] {
+        let options = [
+            "--on-first",
+            "3",
+            "--workers",
+            workers,
+            "--binding",
+            binding,
+            "--seconds",
+            "3",
+            "--stealing",
+            "off",
+        ];
+        let mut running = memferry(&[&SNCDB[..], &options].concat()).stdout(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(100);
+        // Threads of all kinds are there while clients are.
+        let mut seen: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        while running.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            let threads = threads_of(running.id());
+            if threads.contains_key("sncdb clients") {
+                // A thread is confined by itself, right after its start.
+                sleep(Duration::from_millis(300));
+                for (name, cpus) in threads_of(running.id()) {
+                    seen.entry(name).or_default().extend(cpus);
+                }
+            }
+            sleep(Duration::from_millis(50));
+        }
+        let output = running.wait_with_output().unwrap();
+        let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let cpus = |name: &str| -> BTreeSet<u64> {
+            record["options"][name].as_array().unwrap().iter().map(|cpu| cpu.as_u64().unwrap()).collect()
+        };
+        let (first, second, elsewhere) = (cpus("first_cpus"), cpus("second_cpus"), cpus("elsewhere_cpus"));
+        let allowed = match workers {
+            "first" => first,
+            "second" => second,
+            _ => first.union(&second).copied().collect(),
+        };
+        let is_within = |name: &str, allowed: &BTreeSet<u64>| {
+            let cpus = seen.get(name).unwrap_or_else(|| panic!("no thread is called {name}: {seen:?}"));
+            assert!(
+                cpus.is_subset(allowed),
+                "{workers}, {binding}: {name} on {cpus:?}, which is not in {allowed:?}"
+            );
+        };
+        is_within("sncdb server", &allowed);
+        if !elsewhere.is_empty() {
+            is_within("sncdb clients", &elsewhere);
+        }
+        for name in seen.keys().filter(|name| name.starts_with("domain-") || *name == "free") {
+            is_within(name, &allowed);
+            is_another = true;
+        }
+    }
+    assert!(is_another, "no thread of the domains was seen");
 }

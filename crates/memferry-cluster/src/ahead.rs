@@ -170,7 +170,7 @@ mod tests {
             let session = session(&SessionOptions::default());
             let catalog = ShardCatalog::load(&description, worker, &session, &tiers).await.unwrap();
             let catalog = Arc::new(catalog);
-            let sources = Sources::new(Some(Arc::clone(&catalog)), Arc::new(Channels::new()));
+            let sources = Sources::new(Some(Arc::clone(&catalog)), Arc::new(Channels::default()));
             let config = SessionConfig::new().with_extension(Arc::new(sources.clone()));
             let context = Arc::new(TaskContext::default().with_session_config(config));
             World { catalog, sources, context, _directory: directory }

@@ -170,6 +170,10 @@ async fn load_table(
     let frame = session.read_parquet(&table.location, ParquetReadOptions::default()).await?;
     let plan = frame.create_physical_plan().await?;
     let schema = plan.schema();
+    // DataFusion takes a missing file of a store for an empty directory.
+    if schema.fields().is_empty() {
+        return Err("there is no Parquet file; check the location".into());
+    }
     let key = table.key();
     if let Some(key) = &key {
         let key_type = schema.field_with_name(&key.column).ok().map(|field| field.data_type().clone());

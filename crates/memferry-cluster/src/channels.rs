@@ -31,6 +31,7 @@ use tonic::transport::{Channel, Endpoint};
 use url::Url;
 
 use crate::codec::ScanMessage;
+use crate::credentials::Credentials;
 use crate::error::ClusterError;
 use crate::report::{ACTION, WorkerReport};
 use crate::scan::ShardRead;
@@ -43,6 +44,7 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default)]
 pub struct Channels {
     pool: Arc<Pool>,
+    credentials: Arc<Credentials>,
     failures: Arc<Failures>,
 }
 
@@ -81,13 +83,13 @@ impl Failures {
 
 impl Channels {
     /// No connections yet.
-    pub fn new() -> Channels {
-        Channels::default()
+    pub fn new(credentials: Credentials) -> Channels {
+        Channels { credentials: Arc::new(credentials), ..Channels::default() }
     }
 
     /// The same connections, with no failure seen: for a plan of its own.
     pub(crate) fn for_plan(&self) -> Channels {
-        Channels { pool: Arc::clone(&self.pool), failures: Arc::default() }
+        Channels { failures: Arc::default(), ..self.clone() }
     }
 
     pub(crate) fn failures(&self) -> &Arc<Failures> {
@@ -104,7 +106,8 @@ impl Channels {
         if let Some(channel) = channels.get(worker) {
             return Ok(channel.clone());
         }
-        let endpoint = Endpoint::from_shared(format!("http://{worker}"))
+        let scheme = if self.credentials.has_tls() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{worker}"))
             .map_err(|_| ClusterError::Address { address: worker.to_owned() })?
             .connect_timeout(KEEP_ALIVE)
             .tcp_nodelay(true)
@@ -112,6 +115,13 @@ impl Channels {
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true);
+        if let Some(tls) = self.credentials.tls() {
+            let failed = |error: tonic::transport::Error| ClusterError::Worker {
+                worker: worker.to_owned(),
+                what: self.reason(&error),
+            };
+            endpoint = endpoint.tls_config(tls).map_err(failed)?;
+        }
         // Connects when it is used, and again after a failure.
         let channel = endpoint.connect_lazy();
         channels.insert(worker.to_owned(), channel.clone());
@@ -122,7 +132,12 @@ impl Channels {
         let client = FlightServiceClient::new(self.channel(worker)?)
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
-        Ok(FlightClient::new_from_inner(client))
+        let mut client = FlightClient::new_from_inner(client);
+        if let Some(token) = self.credentials.token() {
+            // It was a header.
+            let _ = client.add_header("authorization", token);
+        }
+        Ok(client)
     }
 
     /// The report of a worker, within `limit`; `None` if it is still the one with the mark `known`.
@@ -139,7 +154,7 @@ impl Channels {
             answers.try_collect::<Vec<_>>().await
         };
         let answers = match timeout(limit, ask).await {
-            Ok(answers) => answers.map_err(|error| failed(reason(&error)))?,
+            Ok(answers) => answers.map_err(|error| failed(self.reason(&error)))?,
             Err(_) => return Err(failed(format!("no answer within {} ms", limit.as_millis()))),
         };
         if known.is_some() && answers.is_empty() {
@@ -170,6 +185,11 @@ impl Channels {
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
     }
 
+    /// The reason of an error of a connection, with advice.
+    fn reason(&self, error: &(dyn Error + 'static)) -> String {
+        self.credentials.advise(reason(error))
+    }
+
     fn received(&self, batch: &RecordBatch) {
         let size_bytes: usize = batch.columns().iter().map(size_bytes).sum();
         self.pool.received_bytes.fetch_add(size_bytes as u64, Ordering::Relaxed);
@@ -178,6 +198,7 @@ impl Channels {
     /// Names the worker in errors of its connection; other errors are those of the query.
     fn seen(&self, worker: &str, error: DataFusionError) -> DataFusionError {
         let Some(what) = connection_error(&error) else { return error };
+        let what = self.credentials.advise(what);
         self.failures.add(worker, &what);
         ClusterError::Worker { worker: worker.to_owned(), what }.into()
     }
@@ -262,7 +283,8 @@ pub(crate) fn url(worker: &str) -> Result<Url, ClusterError> {
 impl ChannelResolver for Channels {
     async fn get_worker_client_for_url(&self, url: &Url) -> Result<Box<dyn WorkerChannel>> {
         let worker = address(url);
-        let inner = create_worker_client(BoxCloneSyncChannel::new(self.channel(&worker)?));
+        let channel = self.credentials.authorized(self.channel(&worker)?);
+        let inner = create_worker_client(BoxCloneSyncChannel::new(channel));
         Ok(Box::new(NamedChannel { inner, worker, channels: self.clone() }))
     }
 }

@@ -21,6 +21,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 
 use crate::channels::{Channels, Failures, KEEP_ALIVE};
+use crate::credentials::Credentials;
 use crate::description::{Description, is_address};
 use crate::error::{ClusterError, worker_in};
 use crate::filters::DynamicFilters;
@@ -64,11 +65,23 @@ impl Cluster {
     /// # Errors
     /// [`Address`](ClusterError::Address)
     pub fn new(addresses: Vec<String>, partitions: usize) -> Result<Cluster, ClusterError> {
+        Cluster::with_credentials(addresses, partitions, Credentials::none())
+    }
+
+    /// The same with a proof of identity.
+    ///
+    /// # Errors
+    /// As [`new`](Cluster::new).
+    pub fn with_credentials(
+        addresses: Vec<String>,
+        partitions: usize,
+        credentials: Credentials,
+    ) -> Result<Cluster, ClusterError> {
         match addresses.iter().find(|address| !is_address(address)) {
             Some(address) => Err(ClusterError::Address { address: address.clone() }),
             None => Ok(Cluster {
                 seeds: addresses,
-                channels: Channels::new(),
+                channels: Channels::new(credentials),
                 partitions,
                 options: PlanOptions::default(),
                 template: planning::template(),
@@ -350,6 +363,11 @@ impl Answer {
     /// The plan, as text.
     pub fn plan(&self) -> String {
         displayable(self.plan.as_ref()).indent(false).to_string()
+    }
+
+    /// The plan.
+    pub(crate) fn physical_plan(&self) -> Arc<dyn ExecutionPlan> {
+        Arc::clone(&self.plan)
     }
 
     /// Waits for the first rows or for all, or the end.

@@ -23,7 +23,7 @@ use thiserror::Error;
 use crate::shards::{MapError, ShardKey, ShardMap};
 
 /// Shards for each worker: enough that a lost worker's shards spread over the others, few enough that each is large.
-const SHARDS_PER_WORKER: usize = 8;
+pub(crate) const SHARDS_PER_WORKER: usize = 8;
 
 /// Replicas of each shard: one worker may be lost.
 const REPLICAS: usize = 2;

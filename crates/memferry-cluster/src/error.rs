@@ -81,6 +81,14 @@ pub enum ClusterError {
         /// The reason.
         source: std::io::Error,
     },
+    /// A certificate or its key cannot be used.
+    #[error(
+        "certificate and key cannot be used; --tls-certificate and --tls-key must be PEM files that belong together"
+    )]
+    Certificate {
+        /// The reason.
+        source: tonic::transport::Error,
+    },
     /// The address is not in the description.
     #[error(
         "the description of the cluster has no worker {address}; its workers are {}: use one of them as --listen, or name this \

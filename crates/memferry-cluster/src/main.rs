@@ -27,6 +27,8 @@ enum Command {
     Load(load::Arguments),
     #[command(hide = true)]
     Measure(measure::Arguments),
+    #[command(hide = true)]
+    Work(measure::WorkArguments),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Worker(arguments) => worker::run(arguments),
         Command::Load(arguments) => load::run(arguments),
         Command::Measure(arguments) => measure::run(arguments),
+        Command::Work(arguments) => measure::work(arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -38,11 +38,15 @@ pub struct PlanOptions {
     pub announce: bool,
     /// Joins and TopK tell scans of their stage which rows they need.
     pub dynamic_filters: bool,
+    /// Most rows and bytes of a table that is sent to all workers; DataFusion's limits if `None`.
+    pub broadcast_max: Option<(usize, usize)>,
+    /// Tasks send their metrics at their end.
+    pub are_tasks_counted: bool,
 }
 
 impl Default for PlanOptions {
     fn default() -> PlanOptions {
-        PlanOptions { announce: true, dynamic_filters: true }
+        PlanOptions { announce: true, dynamic_filters: true, broadcast_max: None, are_tasks_counted: false }
     }
 }
 
@@ -96,6 +100,11 @@ pub(crate) fn session(
     let mut state = template.clone();
     let config = state.config_mut();
     config.options_mut().execution.target_partitions = partitions;
+    if let Some((rows, bytes)) = options.broadcast_max {
+        let optimizer = &mut config.options_mut().optimizer;
+        optimizer.hash_join_single_partition_threshold_rows = rows;
+        optimizer.hash_join_single_partition_threshold = bytes;
+    }
     if !options.dynamic_filters {
         let optimizer = &mut config.options_mut().optimizer;
         optimizer.enable_dynamic_filter_pushdown = false;
@@ -111,8 +120,8 @@ pub(crate) fn session(
     config.set_distributed_route_tasks_handler(routes_to(urls));
     // Networks of clusters are about as fast as one core compresses, and the cores have queries to run.
     config.set_distributed_compression(None)?;
-    // Nobody reads the metrics that each task would send at its end.
-    config.set_distributed_metrics_collection(false)?;
+    // Each task would send them at its end.
+    config.set_distributed_metrics_collection(options.are_tasks_counted)?;
     config.set_extension(Arc::new(Sources::new(None, Arc::new(channels.clone()))));
     let catalogs = catalogs(&state.config_options().catalog)?;
     state.register_catalog_list(catalogs);

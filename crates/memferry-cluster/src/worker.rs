@@ -14,6 +14,7 @@ use datafusion_distributed::{
 };
 use memferry_query::{MemferryOptions, SessionOptions, Tiers};
 use tokio::net::TcpListener;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
@@ -21,6 +22,7 @@ use crate::ahead::Budget;
 use crate::catalog::ShardCatalog;
 use crate::channels::{Channels, KEEP_ALIVE};
 use crate::codec::ShardCodec;
+use crate::credentials::Security;
 use crate::description::Description;
 use crate::error::ClusterError;
 use crate::scan::ShardScanExec;
@@ -30,6 +32,7 @@ use crate::service::{ShardService, WorkerState};
 #[derive(Debug)]
 pub struct ClusterWorker {
     state: Arc<WorkerState>,
+    security: Arc<Security>,
     listener: TcpListener,
 }
 
@@ -43,6 +46,7 @@ impl ClusterWorker {
         address: &str,
         listen: &str,
         options: SessionOptions,
+        security: Security,
     ) -> Result<ClusterWorker, ClusterError> {
         if !description.workers.iter().any(|worker| worker == address) {
             let workers = description.workers.clone();
@@ -61,11 +65,11 @@ impl ClusterWorker {
             mark: u64::from_le_bytes(mark),
             description,
             catalog: OnceLock::new(),
-            channels: Channels::new(),
+            channels: Channels::new(security.credentials.clone()),
             budget: Budget::default(),
             options,
         };
-        Ok(ClusterWorker { state: Arc::new(state), listener })
+        Ok(ClusterWorker { state: Arc::new(state), security: Arc::new(security), listener })
     }
 
     /// The address on which it listens.
@@ -80,7 +84,7 @@ impl ClusterWorker {
     /// worker. Queries that run when `stop` is ready go on to their end.
     ///
     /// # Errors
-    /// Those of [`ShardCatalog::load`]: the worker stops.
+    /// [`Certificate`](ClusterError::Certificate); those of [`ShardCatalog::load`]: the worker stops.
     pub async fn run(
         self,
         session: &SessionContext,
@@ -98,16 +102,21 @@ impl ClusterWorker {
             // From here on, the service ends the worker.
             std::future::pending::<Result<(), ClusterError>>().await
         };
-        let server = Server::builder()
+        let mut server = Server::builder()
             .http2_keepalive_interval(Some(KEEP_ALIVE))
             .http2_keepalive_timeout(Some(KEEP_ALIVE))
-            .http2_adaptive_window(Some(true))
-            .add_service(self.tasks().into_worker_server())
-            .add_service(
-                FlightServiceServer::new(ShardService(Arc::clone(&self.state)))
-                    .max_decoding_message_size(usize::MAX)
-                    .max_encoding_message_size(usize::MAX),
-            )
+            .http2_adaptive_window(Some(true));
+        if let Some(tls) = self.security.server_tls() {
+            server = server.tls_config(tls).map_err(|source| ClusterError::Certificate { source })?;
+        }
+        let shards = FlightServiceServer::new(ShardService(Arc::clone(&self.state)))
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX);
+        let [one, other] = [Arc::clone(&self.security), Arc::clone(&self.security)];
+        let tasks = self.tasks().into_worker_server();
+        let server = server
+            .add_service(InterceptedService::new(tasks, move |request| one.check(request)))
+            .add_service(InterceptedService::new(shards, move |request| other.check(request)))
             .serve_with_incoming_shutdown(TcpIncoming::from(self.listener).with_nodelay(Some(true)), stop);
         tokio::select! {
             ended = load => ended,

@@ -7,6 +7,9 @@ pub use crate::memory::placement::nodes_of_pages;
 pub use crate::memory::pool::IDLE_BYTES_MAX;
 pub use crate::memory::weights::interleave_weights;
 pub use crate::model::clients::{Part, queries_per_s};
+pub use crate::model::cluster::{
+    ClusterLimit, ClusterQuery, ClusterRun, Exchange, ExchangeKind, Network, NetworkBytes, Workers,
+};
 pub use crate::model::copiers::{Copier, Executor, copier_rates};
 pub use crate::model::cores::{copies_s, reads_s, worker_copy_s};
 pub use crate::model::hardware::{Hardware, NodeMemory, PARAMETERS};

@@ -1,7 +1,8 @@
-//! The model beside what was published: predictions of published figures, how its parameters were found, scenarios, and
-//! advice about devices.
+//! The model beside what was published: predictions of published figures, how its parameters were found, scenarios,
+//! advice about devices, and TPC-H on many machines.
 
 mod calibrate;
+pub mod cluster;
 mod coverage;
 mod devices;
 mod dispositions;

@@ -180,6 +180,10 @@ impl Study {
     /// [`ModelError::Unknown`], [`Scenario`](ModelError::Scenario) for more predicates than there are or a setting that the
     /// socket does not have.
     pub fn run(&self, setting: Setting, on_first: usize, range_pred: u64) -> Result<TaskRun, ModelError> {
+        self.scans(setting, on_first, range_pred)?.run(&self.hardware)
+    }
+
+    fn scans(&self, setting: Setting, on_first: usize, range_pred: u64) -> Result<TaskScans, ModelError> {
         let wrong = |what: String| Err(ModelError::Scenario { what });
         if on_first > PREDICATES {
             return wrong(format!("it has {on_first} predicates on the first table of {PREDICATES} in all"));
@@ -212,7 +216,7 @@ impl Study {
             result_bytes: self.results.bytes(columns_count, range_pred),
         };
         let columns = [on_first, PREDICATES - on_first];
-        let scans = TaskScans {
+        Ok(TaskScans {
             clients_count: CLIENTS,
             queries_per_client: QUERIES_PER_CLIENT,
             workers: counts.filter(|&(_, count)| count > 0).collect(),
@@ -220,7 +224,6 @@ impl Study {
             tasks_per_column: self.tasks_per_column,
             task_spread: self.task_spread,
             scans: homes.into_iter().zip(columns).filter(|&(_, columns)| columns > 0).map(scan).collect(),
-        };
-        scans.run(&self.hardware)
+        })
     }
 }

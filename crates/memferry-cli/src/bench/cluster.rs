@@ -1,15 +1,23 @@
-//! `memferry bench cluster`: workers on this machine beside one process, and what kills do to queries.
+//! `memferry bench cluster`: workers on this machine beside one process, and what kills do to queries; with `--machine`, predictions
+//! of clusters of that machine.
 
 use std::io::Write;
 
-use anyhow::{Result, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, ensure};
+use memferry_bench::harness::Record;
+use memferry_bench::model::cluster::{ClusterPoint, ClusterWork, LIMITS, Network, Prediction, cluster_rows};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::Keep;
 use super::measured::Measured;
+use super::{BUILD_PROFILE, Keep, start_record};
+use crate::cluster;
+use crate::error::usage;
+use crate::output::Table;
+use crate::topology;
 
 /// TPC-H on workers of this machine beside one process, and with workers that are killed in mid-query. Fails if an answer is wrong.
-/// Needs the program memferry-cluster.
+/// With --machine, TPC-H on 1 to 64 workers of another machine, on paper. Needs the program memferry-cluster.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Scale of the TPC-H tables.
@@ -24,6 +32,25 @@ pub(crate) struct Arguments {
     /// Seed of the queries and moments of kills. Scheduling is not deterministic.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Instead of the above, measures the work of each query here with small tables, and predicts its time on 1 to 64 workers that
+    /// are this machine each: the name of a profile (see `memferry topology`), or a JSON file.
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["kills", "seed"])]
+    machine: Option<String>,
+    /// Scale of the predicted tables; 1000 is about a terabyte.
+    #[arg(long, value_name = "SCALE", default_value_t = 1000.0, requires = "machine", value_parser = positive)]
+    predicted_scale: f64,
+    /// Gigabits per second of a network interface, in each direction: Ethernet has 100, 200 or 400.
+    #[arg(long, value_name = "N", default_value_t = 200.0, requires = "machine", value_parser = positive)]
+    gigabits: f64,
+    /// Network interfaces of a machine.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "machine", value_parser = clap::value_parser!(u16).range(1..=64))]
+    interfaces: u16,
+    /// Microseconds from a message to its receiver.
+    #[arg(long, value_name = "US", default_value_t = 50.0, requires = "machine", value_parser = positive)]
+    latency_us: f64,
+    /// Shards of each table for each worker [default: one for each core of the machine].
+    #[arg(long, value_name = "N", requires = "machine", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    shards_per_worker: Option<u32>,
     #[command(flatten)]
     keep: Keep,
 }
@@ -31,14 +58,86 @@ pub(crate) struct Arguments {
 /// Fewer kills are not recorded by default: rare moments need many.
 const RECORD_KILLS_MIN: u32 = 100;
 
+/// A finite number above 0.
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "use a number above 0".to_owned())
+}
+
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
-    let Arguments { tpch, rounds, kills, seed, ref keep } = *arguments;
+    if let Some(profile) = &arguments.machine {
+        return predict(arguments, profile, out);
+    }
+    let Arguments { tpch, rounds, kills, seed, ref keep, .. } = *arguments;
     let options = vec![("tpch", tpch.into()), ("rounds", rounds.into()), ("kills", kills.into())];
     Measured { name: "cluster", command: "measure", seed, options, check, unit }.run(
         keep,
         kills < RECORD_KILLS_MIN,
         out,
     )
+}
+
+/// Tables below this scale have too few rows to tell what grows with them: region and nation are as large as others.
+const WORK_SCALE_MIN: f64 = 0.04;
+
+/// Predicts TPC-H on many workers.
+fn predict(arguments: &Arguments, profile: &str, out: &mut dyn Write) -> Result<()> {
+    let Arguments { tpch, rounds, predicted_scale, gigabits, interfaces, latency_us, .. } = *arguments;
+    let keep = &arguments.keep;
+    if tpch < WORK_SCALE_MIN {
+        return Err(usage(format!(
+            "--tpch {tpch} is too small to predict from; use at least {WORK_SCALE_MIN}"
+        )));
+    }
+    let machine = topology::open(Some(profile))?;
+    let directory = keep.directory(false)?;
+    let given = ["--tpch".to_owned(), tpch.to_string(), "--rounds".to_owned(), rounds.to_string()];
+    let measured = cluster::measured("work", &given)?;
+    let work = ClusterWork::deserialize(&measured)
+        .context("memferry-cluster is of another version than memferry; build both from the same sources")?;
+    let prediction = Prediction {
+        scale: predicted_scale,
+        network: Network::ethernet(gigabits, usize::from(interfaces), latency_us * 1e-6),
+        shards_per_worker: arguments.shards_per_worker.map(|count| count as usize),
+    };
+    let points = work.predict(&machine, &prediction)?;
+    let options = json!({
+        "machine": profile,
+        "tpch": tpch,
+        "rounds": rounds,
+        "predicted_scale": predicted_scale,
+        "gigabits": gigabits,
+        "interfaces": interfaces,
+        "latency_us": latency_us,
+        "shards_per_worker": arguments.shards_per_worker,
+        "profile": BUILD_PROFILE,
+        // Measured here; the rows are computed from it.
+        "work": measured,
+    });
+    // A record of its own, so that it does not replace a measured one.
+    let mut record: Record = start_record("cluster-model", machine, 0, options);
+    record.rows = cluster_rows(&points);
+    if !keep.json {
+        writeln!(out, "{}", summary(&points))?;
+    }
+    keep.finish(&record, directory, out)
+}
+
+/// Speed-ups and limits by workers and memory.
+fn summary(points: &[ClusterPoint]) -> Table {
+    let mut table = Table::new(
+        "near memory | workers: | speed-up: | limited by memory: | by cores: | by network: | by coordinator:",
+    );
+    for point in points {
+        let mut row = vec![
+            if point.is_near { "with" } else { "without" }.to_owned(),
+            point.workers.to_string(),
+            format!("{:.2}", point.speed_up()),
+        ];
+        row.extend(LIMITS.map(|limit| point.limited_by(limit).to_string()));
+        table.row(row);
+    }
+    table
 }
 
 /// Faults of the cluster.

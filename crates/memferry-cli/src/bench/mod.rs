@@ -8,6 +8,7 @@ mod cold;
 mod domains;
 mod dsa;
 mod emulate;
+mod ending;
 mod isa;
 mod measured;
 mod memory;

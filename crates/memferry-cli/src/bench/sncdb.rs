@@ -16,6 +16,7 @@ use memferry_query::load::Progress;
 use memferry_query::schedule::{Binding, Stealing};
 use serde_json::json;
 
+use super::ending::Ending;
 use super::{BUILD_PROFILE, Keep, start_record};
 use crate::error::usage;
 use crate::progress::Bar;
@@ -67,7 +68,8 @@ pub(crate) struct Arguments {
     /// such a CPU].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     clients: Vec<Clients>,
-    /// Automatic NUMA balancing of the kernel during a run: kept, off, on. The state before is restored at the end of the run.
+    /// Automatic NUMA balancing of the kernel during a run: kept, off, on. The state before is restored at the end of the run, and
+    /// on Ctrl-C.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "kept")]
     balancing: Vec<Balancing>,
     /// How connections reach the server: in-process, or postgres (its protocol, over TCP within this machine).
@@ -107,6 +109,14 @@ enum ProtocolName {
 }
 
 impl ProtocolName {
+    /// The name of the record: one over the network does not replace one within the process.
+    fn record(self) -> &'static str {
+        match self {
+            ProtocolName::InProcess => "sncdb",
+            ProtocolName::Postgres => "sncdb-postgres",
+        }
+    }
+
     fn protocol(self) -> Result<Protocol> {
         match self {
             ProtocolName::InProcess => Ok(Protocol::InProcess),
@@ -135,6 +145,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     if arguments.listen.is_some() {
         return Err(without_postgres());
     }
+    // Before any thread starts.
+    let ending = Ending::install()?;
     let machine = Arc::new(Machine::discover()?);
     let (rows, seconds, warm_up) = if arguments.quick { (20_000, 1, 0) } else { (ROWS, 10, 5) };
     let rows = arguments.rows.unwrap_or(rows);
@@ -144,6 +156,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let mut bench =
         SncdbBenchmark::new(Arc::clone(&machine), rows, arguments.seed, &bar).map_err(query_error)?;
     bar.clear();
+    let balancing = bench.balancing();
+    ending.undo(move || balancing.restore());
     (bench.seconds, bench.warm_up) = (seconds, Duration::from_secs(warm_up.into()));
     bench.protocol = protocol;
     let [first, second, elsewhere] = bench.cpus();
@@ -180,7 +194,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "parts_of_one_node": bench.are_parts_of_one_node(),
         "profile": BUILD_PROFILE,
     });
-    let mut record: Record = start_record("sncdb", machine.as_ref().clone(), arguments.seed, options);
+    let mut record: Record =
+        start_record(arguments.protocol.record(), machine.as_ref().clone(), arguments.seed, options);
     record.rows.push(bench.column_row());
     let telemetry = arguments.keep.telemetry();
     let pairs_count = if arguments.quick { 2 } else { PAIRS_COUNT };

@@ -19,6 +19,7 @@ pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
             "cache" => vec![cache(first)],
             "cases" => vec![cases(first)],
             "processes" => vec![processes(first)],
+            "cluster-model" => vec![clusters(first)],
             "calibrate" => check(first),
             "qdp" => times::query(records),
             "memory" => memory::figures(first),
@@ -121,6 +122,25 @@ fn processes(record: &Record) -> Figure {
     figure.y = Axis::new("rate beside others divided by the rate alone", Scale::Linear);
     let name = |row: &Row| row.name.split_once('_').map_or(&*row.name, |(_, name)| name).replace('_', " ");
     figure.points = record.rows.iter().filter_map(|row| ratio(row, "rate", &name(row))).collect();
+    figure
+}
+
+/// The predicted speed-up of TPC-H by workers of this machine.
+fn clusters(record: &Record) -> Figure {
+    let mut figure = Figure::new("cluster-model", Kind::Lines, "TPC-H on many such machines, on paper");
+    figure.about = "`memferry bench cluster --machine`: geometric mean over the 22 queries of the time on one worker \
+                    divided by that on many, from work that was measured on small clusters. With near memory, one \
+                    worker has it too."
+        .to_owned();
+    figure.x = Axis::new("workers", Scale::Log);
+    figure.y = Axis::new("speed-up against one worker", Scale::Log);
+    for row in &record.rows {
+        let Some(name) = row.name.strip_prefix("cluster_model_speed_up_w") else { continue };
+        let (Some((workers, memory)), Some(value)) = (name.split_once('_'), row.value) else { continue };
+        let series = if memory == "near" { "with near memory" } else { "without near memory" };
+        let how = row.how.unwrap_or(Provenance::Modelled);
+        figure.points.push(Point::new(series, how, workers.trim_start_matches('0'), value));
+    }
     figure
 }
 

@@ -221,6 +221,30 @@ fn points_become_lines_over_a_varied_option() {
     assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
 }
 
+/// A line for each memory over the number of workers; rows of queries and limits stay in the table.
+#[test]
+fn predicted_clusters_are_lines_over_workers() {
+    let row = |name: &str, value: f64| json!({ "name": format!("cluster_model_{name}"), "value": value, "unit": "x", "how": "modelled" });
+    let rows = json!([
+        row("speed_up_w01_far", 1.0),
+        row("speed_up_w16_far", 9.0),
+        row("speed_up_w64_near", 30.0),
+        row("near_gain_w16", 1.5),
+        row("w16_far_by_network", 20.0),
+        row("w16_far_q06", 0.5),
+    ]);
+    let record: Record =
+        serde_json::from_value(record("cluster-model", "2026-01-01T00:00:00Z", rows)).unwrap();
+    let figures = benchmarks::figures(&[record]);
+    let [figure] = &figures[..] else { panic!("{figures:?}") };
+    let points: Vec<_> =
+        figure.points.iter().map(|it| (it.series.as_str(), it.x.as_str(), it.y.unwrap())).collect();
+    let [far, near] = ["without near memory", "with near memory"];
+    assert_eq!(points, [(far, "1", 1.0), (far, "16", 9.0), (near, "64", 30.0)]);
+    assert!(figure.points.iter().all(|it| it.how == Provenance::Modelled), "{figure:?}");
+    assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
+}
+
 #[test]
 fn a_check_is_drawn_with_its_errors() {
     let row = |name: &str, value: f64, modelled: f64| {

@@ -27,6 +27,12 @@ pub(crate) struct Arguments {
         ]
     )]
     pub(super) cluster: Option<String>,
+    /// Certificate of the authority that signed the certificates of the workers, a PEM file: messages are encrypted.
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    pub(super) tls_ca: Option<PathBuf>,
+    /// File with the token for the workers, which only the owner may read [default: the variable MEMFERRY_TOKEN].
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    pub(super) token_file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) session: SessionArguments,
     /// Loads the tables of --table into memory first, on the home node or where --place says.
@@ -73,6 +79,9 @@ impl Arguments {
             vec![format!("--cluster={cluster}").into(), format!("--format={format}").into()];
         options.extend(self.session.partitions.map(|count| format!("--partitions={count}").into()));
         options.extend(self.explain.then(|| "--explain".into()));
+        for (option, file) in [("--tls-ca", &self.tls_ca), ("--token-file", &self.token_file)] {
+            options.extend(file.iter().flat_map(|file| [option.into(), file.into()]));
+        }
         if let Some(query) = &self.statements {
             options.extend(["--".into(), query.into()]);
         }

@@ -1,5 +1,10 @@
 //! `memferry bench sncdb`: its rows, and runs that this machine cannot have.
 
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
 use memferry_testing::{Needs, skip};
 use serde_json::Value;
 
@@ -71,4 +76,32 @@ fn another_machine_is_modelled() {
     }
     assert!(record["rows"].as_array().unwrap().iter().all(|row| row["how"] == "modelled"), "{record}");
     fails(&["bench", "sncdb", "--machine", "skylake-8180-snc-on", "--quick"], USAGE, &["--machine"]);
+}
+
+/// A signal in mid-run left NUMA balancing switched.
+#[test]
+fn a_signal_restores_numa_balancing() {
+    const SWITCH: &str = "/proc/sys/kernel/numa_balancing";
+    if !has_two_cpus() {
+        return skip(Needs::Cpus(2), "the tables are on two domains");
+    }
+    let Ok(before) = fs::read_to_string(SWITCH) else {
+        return skip(Needs::Kernel("NUMA balancing"), "it has no switch");
+    };
+    if fs::write(SWITCH, &before).is_err() {
+        return skip(Needs::Root, "switching NUMA balancing");
+    }
+    let other = if before.trim() == "0" { ["on", "1"] } else { ["off", "0"] };
+    for (signal, status) in [("-INT", 130), ("-TERM", 143)] {
+        let long = ["--seconds", "600", "--statements", "random", "--balancing", other[0]];
+        let mut running = memferry(&[&BENCH[..], &long].concat()).stdout(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while fs::read_to_string(SWITCH).unwrap().trim() != other[1] {
+            assert!(Instant::now() < deadline && running.try_wait().unwrap().is_none(), "{signal}");
+            sleep(Duration::from_millis(20));
+        }
+        assert!(Command::new("kill").args([signal, &running.id().to_string()]).status().unwrap().success());
+        assert_eq!(running.wait().unwrap().code(), Some(status), "{signal}");
+        assert_eq!(fs::read_to_string(SWITCH).unwrap(), before, "{signal}");
+    }
 }

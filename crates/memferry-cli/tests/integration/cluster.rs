@@ -43,6 +43,12 @@ fn worker_and_sql_of_clusters_become_the_program() {
     let expected =
         "<sql>\n<--cluster=a:1,b:2>\n<--format=csv>\n<--partitions=3>\n<--explain>\n<-->\n<SELECT -1>\n";
     assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+    let secured = ["sql", "--cluster", "a:1", "--tls-ca", "ca.pem", "--token-file", "-t", "SELECT 1"];
+    let output = with_script(script, &secured);
+    let expected = "<sql>\n<--cluster=a:1>\n<--format=table>\n<--tls-ca>\n<ca.pem>\n<--token-file>\n<-t>\n<-->\n<SELECT 1>\n";
+    assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+    let output = with_script(script, &["sql", "--token-file", "t", "SELECT 1"]);
+    assert_eq!(output.status.code(), Some(2), "a token is for a cluster");
     // Tables of this machine are not those of the cluster.
     for refused in [&["--tpch", "1"][..], &["--table", "t=t.parquet"], &["--format", "arrow"], &["--json"]] {
         let output = with_script(script, &[&["sql", "--cluster", "a:1", "SELECT 1"], refused].concat());
@@ -100,4 +106,63 @@ fn bench_serve_keeps_numbers_and_fails_on_faults() {
     assert!(text(&output.stderr).contains("is of another version"), "{}", text(&output.stderr));
     let output = with_script("exit 3", &arguments);
     assert!(text(&output.stderr).contains("load failed"), "{}", text(&output.stderr));
+}
+
+/// A query that reads 1 GB, sends 0.1 GB and takes 0.2 s of a core for each unit of scale.
+const WORK: &str = r#"{"scales":[0.025,0.1],"workers":[2,6],"shards":48,"shard_skew":0.02,"queries":[{"query":6,
+    "scanned_bytes":[25000000.0,100000000.0],"exchanges":[{"kind":"shuffle","sent_bytes":[2500000.0,10000000.0]}],
+    "workers_cpu_s":[0.005,0.02],"coordinator_cpu_s":[0.001,0.001]}]}"#;
+
+#[test]
+fn bench_cluster_predicts_other_machines() {
+    let script = format!("[ \"$*\" = 'work --tpch 0.1 --rounds 3' ] || exit 1\ncat <<END\n{WORK}\nEND");
+    let of = |more: &[&str]| {
+        let machine = ["bench", "cluster", "--machine", "xeon-max-9468-2s-flat", "--out", "none"];
+        with_script(&script, &[&machine, more].concat())
+    };
+    let record = |more: &[&str]| -> Value {
+        let output = of(&[&["--json"], more].concat());
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+    };
+    let value = |record: &Value, name: &str| {
+        let mut rows = record["rows"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["name"] == format!("cluster_model_{name}")).unwrap();
+        assert_eq!(row["how"], "modelled", "{name}");
+        row["value"].as_f64().unwrap()
+    };
+    let usual = record(&[]);
+    assert_eq!(usual["bench"], "cluster-model");
+    assert_eq!(
+        usual["options"]["work"]["queries"][0]["query"], 6,
+        "the record says what it was computed from"
+    );
+    assert_eq!(value(&usual, "speed_up_w01_far"), 1.0);
+    // Each option counts.
+    let faster = value(&record(&["--gigabits", "800"]), "w64_far_q06");
+    let usual_s = value(&usual, "w64_far_q06");
+    assert!(faster < usual_s, "{faster} and {usual_s}");
+    assert_eq!(value(&record(&["--gigabits", "100", "--interfaces", "2"]), "w64_far_q06"), usual_s);
+    assert!(value(&record(&["--latency-us", "1000000"]), "w64_far_q06") > 2.0);
+    assert!(value(&record(&["--shards-per-worker", "1"]), "w01_far_by_cores") > 0.0, "95 cores are idle");
+    let small = value(&record(&["--predicted-scale", "10"]), "w01_far_q06");
+    assert!(small < value(&usual, "w01_far_q06") / 50.0, "{small}");
+    let output = of(&[]);
+    let table = text(&output.stdout);
+    assert!(table.contains("limited by memory"), "{table}");
+    for (refused, part) in [
+        (&["--tpch", "0.01"][..], "too small"),
+        (&["--gigabits", "0"], "above 0"),
+        (&["--kills", "5"], "--machine"),
+    ] {
+        let output = of(refused);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(part), "{refused:?}: {error}");
+    }
+    let fails = |script: &str, machine: &str, part: &str| {
+        let output = with_script(script, &["bench", "cluster", "--machine", machine, "--out", "none"]);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(part), "{machine}: {error}");
+    };
+    fails(&script, "no-such", "no-such");
+    fails("echo '{\"queries\":3}'", "xeon-max-9468-2s-flat", "another version");
 }

@@ -11,6 +11,7 @@ use datafusion::arrow::util::pretty::pretty_format_batches_with_schema;
 use memferry_session::error::usage;
 
 use crate::cluster::{Answer, Cluster};
+use crate::credentials::CredentialArguments;
 
 /// Runs a query on the workers of a cluster.
 ///
@@ -31,6 +32,8 @@ pub struct Arguments {
     /// Shows the distributed plan too, on standard error.
     #[arg(long)]
     explain: bool,
+    #[command(flatten)]
+    credentials: CredentialArguments,
 }
 
 /// The format of rows.
@@ -64,7 +67,8 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let partitions = arguments
         .partitions
         .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
-    let cluster = Cluster::new(arguments.cluster.clone(), partitions)?;
+    let credentials = arguments.credentials.credentials()?;
+    let cluster = Cluster::with_credentials(arguments.cluster.clone(), partitions, credentials)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     runtime.block_on(answer(&cluster, sql, arguments, out))

@@ -11,12 +11,14 @@ use memferry_query::{Prefetch, SessionOptions, Tiers, session};
 use memferry_session::stores;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::credentials::{Security, SecurityArguments};
 use crate::description::Description;
 use crate::worker::ClusterWorker;
 
 const AFTER_HELP: &str = "\
 The description names the workers and the tables; all workers have the same file. A worker loads its shards of each table
-into memory and says so on standard error. It does not ask who connects: use a network of your own.
+into memory and says so on standard error. Without --tokens it answers everybody, and without --tls-certificate messages are
+plain text: then use a network of your own.
 
 Example of a description:
   version = 1
@@ -48,6 +50,8 @@ pub struct Arguments {
     /// When late columns are copied: off, always, or auto (to a faster node, if the copy is known to pay).
     #[arg(long, value_name = "off|always|auto", default_value = "auto")]
     prefetch: Prefetch,
+    #[command(flatten)]
+    security: SecurityArguments,
 }
 
 /// Runs the worker until a signal ends it.
@@ -56,15 +60,16 @@ pub struct Arguments {
 /// Those of the description, of the address and of the tables.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let description = Description::read(&arguments.description)?;
+    let security = arguments.security.security()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.enable_all();
     if let Some(threads) = arguments.threads {
         runtime.worker_threads(usize::from(threads));
     }
-    runtime.build().context("cannot start threads")?.block_on(work(arguments, description))
+    runtime.build().context("cannot start threads")?.block_on(work(arguments, description, security))
 }
 
-async fn work(arguments: &Arguments, description: Description) -> Result<()> {
+async fn work(arguments: &Arguments, description: Description, security: Security) -> Result<()> {
     let tiers = Tiers::builder(Arc::new(Machine::discover()?)).build()?;
     let options = SessionOptions {
         prefetch: arguments.prefetch,
@@ -74,7 +79,8 @@ async fn work(arguments: &Arguments, description: Description) -> Result<()> {
     let listen = arguments.listen.as_deref().unwrap_or(&arguments.name);
     let session = session(&options);
     description.tables.iter().try_for_each(|table| stores::reach(&session, &table.location))?;
-    let worker = ClusterWorker::listen(description, &arguments.name, listen, options.clone()).await?;
+    let worker =
+        ClusterWorker::listen(description, &arguments.name, listen, options.clone(), security).await?;
     let began = Instant::now();
     note(&format!("worker {} listens on {}", arguments.name, worker.local_address()?));
     let loaded = |catalog: &crate::ShardCatalog| {

@@ -8,6 +8,7 @@
 //! 3 workers       ─▶ kill -9 of one at a random moment of a random query, again and again
 //! ```
 
+mod work;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use memferry_query::load::from_plan;
 use memferry_query::{Layout, SessionOptions, TieredTable, Tiers, session};
 use serde::Serialize;
 
+pub use self::work::{WorkArguments, work};
 use self::workers::Workers;
 use crate::cluster::Cluster;
 use crate::error::ClusterError;

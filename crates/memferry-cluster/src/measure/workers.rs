@@ -15,14 +15,20 @@ use crate::cluster::Cluster;
 use crate::planning::PlanOptions;
 use crate::report::WorkerReport;
 
-/// The keys of the tables: lineitem and orders are joined in place, and partsupp and part. The others are on each worker.
-const KEYS: [(&str, &str); 5] = [
+/// The keys of the tables: lineitem and orders are joined in place, and partsupp and part.
+const KEYS: [(&str, &str); 8] = [
     ("lineitem", "l_orderkey"),
     ("orders", "o_orderkey"),
     ("partsupp", "ps_partkey"),
     ("part", "p_partkey"),
     ("customer", "c_custkey"),
+    ("supplier", "s_suppkey"),
+    ("nation", "n_nationkey"),
+    ("region", "r_regionkey"),
 ];
+
+/// The first of them are sharded, and the others are on each worker.
+const SHARDED: usize = 5;
 
 /// Partitions of a task: as many as of the process beside.
 fn partitions() -> usize {
@@ -41,8 +47,17 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts them over the files, and waits until they have loaded their tables.
+    /// Starts them over the files, and waits until they have loaded their tables. Small tables are on each worker.
     pub(super) async fn start(count: usize, files: &Path) -> Result<Workers> {
+        Workers::with_keys(count, files, &KEYS[..SHARDED]).await
+    }
+
+    /// The same with all tables sharded, as large ones are.
+    pub(super) async fn all_sharded(count: usize, files: &Path) -> Result<Workers> {
+        Workers::with_keys(count, files, &KEYS).await
+    }
+
+    async fn with_keys(count: usize, files: &Path, keys: &[(&str, &str)]) -> Result<Workers> {
         let directory = tempfile::tempdir()?;
         // All ports at once, so that they differ.
         let listeners =
@@ -54,7 +69,7 @@ impl Workers {
         for table in tpch_table_names() {
             let location = tpch_file(files, table);
             writeln!(description, "[[tables]]\nname = {table:?}\nlocation = {location:?}")?;
-            if let Some((_, key)) = KEYS.iter().find(|(name, _)| *name == table) {
+            if let Some((_, key)) = keys.iter().find(|(name, _)| *name == table) {
                 writeln!(description, "key = {key:?}")?;
             }
         }
@@ -95,6 +110,11 @@ impl Workers {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// The ids of the processes.
+    pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().filter_map(Child::id)
     }
 
     pub(super) fn cluster(&self) -> &Arc<Cluster> {

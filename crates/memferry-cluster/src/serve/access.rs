@@ -26,7 +26,7 @@ use super::id::random;
 
 /// A user who has proved who they are; `anonymous` on a server without users and tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct User(pub(super) Arc<str>);
+pub(crate) struct User(pub(super) Arc<str>);
 
 /// Tokens that handshakes have issued and that are kept; the one whose last use is longest ago is forgotten.
 const ISSUED_MAX: usize = 10_000;
@@ -67,8 +67,13 @@ impl Access {
     ///
     /// # Errors
     /// The file cannot be read, others can read it, it has no token, or a token is short.
-    pub fn with_tokens(mut self, file: &Path) -> Result<Access> {
-        for (number, line) in secrets(file, "--tokens")? {
+    pub fn with_tokens(self, file: &Path) -> Result<Access> {
+        self.with_tokens_of(file, "--tokens")
+    }
+
+    /// The same for the file of another option.
+    pub(crate) fn with_tokens_of(mut self, file: &Path, option: &str) -> Result<Access> {
+        for (number, line) in secrets(file, option)? {
             let (name, token) = line.split_once(':').unwrap_or(("token", line.as_str()));
             if token.len() < TOKEN_BYTES_MIN {
                 return Err(usage(format!(
@@ -103,6 +108,11 @@ impl Access {
         Ok(self)
     }
 
+    /// The first token of the file.
+    pub(crate) fn first_token(&self) -> Option<&str> {
+        self.tokens.first().map(|(_, token)| token.as_str())
+    }
+
     /// Whether everybody may use the server.
     pub fn is_open(&self) -> bool {
         self.tokens.is_empty() && self.users.is_empty()
@@ -112,7 +122,7 @@ impl Access {
     ///
     /// # Errors
     /// `UNAUTHENTICATED`: it names no user, or a wrong password or token.
-    pub(super) fn user(&self, headers: &MetadataMap, idle_time: Duration) -> Result<User, Status> {
+    pub(crate) fn user(&self, headers: &MetadataMap, idle_time: Duration) -> Result<User, Status> {
         if self.is_open() {
             return Ok(User("anonymous".into()));
         }

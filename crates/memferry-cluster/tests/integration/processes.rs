@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use memferry_bench::model::cluster::{ClusterWork, ExchangeKind};
 use memferry_bench_query::{answers_equal, tpch, tpch_file, tpch_files, tpch_table_names};
 use memferry_cluster::{Cluster, ClusterError, DynamicFilters, PlanOptions, WorkerReport};
 use memferry_query::{SessionOptions, session};
@@ -558,4 +559,46 @@ async fn the_command_prints_rows_and_names_lost_workers() {
     assert!(!output.status.success());
     let err = String::from_utf8(output.stderr).unwrap();
     assert!(err.starts_with("error: ") && err.contains('x'), "{err}");
+}
+
+/// The work that `bench cluster --machine` predicts from: bytes that follow from the tables and from the plans.
+#[test]
+fn work_of_queries_follows_from_tables_and_plans() {
+    let _alone = ONE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("work");
+    let output = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"))
+        .args(["work", "--tpch", "0.04", "--rounds", "1", "--files"])
+        .arg(&directory)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let work: ClusterWork = serde_json::from_slice(&output.stdout).unwrap();
+    let query = |number: usize| work.queries.iter().find(|query| query.query == number).unwrap();
+    let of = |number: usize, kind: ExchangeKind| -> f64 {
+        let exchanges = query(number).exchanges.iter().filter(|exchange| exchange.kind == kind);
+        exchanges.map(|exchange| exchange.sent_bytes[1]).sum()
+    };
+    assert_eq!((work.scales, work.workers, work.queries.len()), ([0.01, 0.04], [2, 6], 22));
+    // Three decimals of 16 bytes, and a date; lineitem has about 6 million rows for each unit of scale.
+    let rows = query(6).scanned_bytes.map(|bytes| bytes / 52.0);
+    assert!((rows[0] / 60_000.0 - 1.0).abs() < 0.02 && (rows[1] / 240_000.0 - 1.0).abs() < 0.02, "{rows:?}");
+    // Of a sum, each worker sends a row.
+    let sum = of(6, ExchangeKind::Gather);
+    assert!(sum > 0.0 && sum < 20_000.0, "{sum}");
+    // Orders and lineitem are joined where they are. Orders go to their customers: two integers of 8 bytes, and five of six cross
+    // between six workers. Few have a comment that the query excludes.
+    let kept = of(12, ExchangeKind::Shuffle);
+    assert!(kept < 0.01 * query(12).scanned_bytes[1], "{kept}");
+    let orders = 60_000.0 * 16.0 * 5.0 / 6.0;
+    let sent = of(13, ExchangeKind::Shuffle);
+    assert!((0.5 * orders..3.0 * orders).contains(&sent), "{sent} for {orders}");
+    // Customers of an order, and parts of a line, are elsewhere: as at a large scale, no table but nation and region is sent to all.
+    assert!(of(9, ExchangeKind::Shuffle) > 20.0 * of(9, ExchangeKind::Broadcast), "{:?}", query(9));
+    let broadcast = of(5, ExchangeKind::Broadcast);
+    assert!(broadcast > 0.0, "nation goes to all workers: {:?}", query(5));
+    // Single queries are too short to compare: all together take longer with four times the rows.
+    let cpu = |scale: usize| work.queries.iter().map(|query| query.workers_cpu_s[scale]).sum::<f64>();
+    assert!(cpu(1) > cpu(0) && cpu(0) > 0.0, "{} and {}", cpu(0), cpu(1));
+    assert!(work.queries.iter().map(|query| query.coordinator_cpu_s[0]).sum::<f64>() > 0.0);
+    assert!((0.0..0.5).contains(&work.shard_skew) && work.shard_skew > 0.0, "{}", work.shard_skew);
 }

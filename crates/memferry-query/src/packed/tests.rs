@@ -31,8 +31,9 @@ fn check(array: &ArrayRef, width: u32) {
     assert_eq!((packed.width(), packed.value_type()), (width, array.data_type()));
     assert_eq!(&packed.unpack(&bits), array);
     if let (Some(values), true) = (values, array.data_type() == &DataType::Int64) {
-        let known = arrow::compute::min(array.as_primitive::<Int64Type>());
-        assert_eq!(known, Some(*values.start()));
+        let array = array.as_primitive::<Int64Type>();
+        let known = arrow::compute::min(array).zip(arrow::compute::max(array));
+        assert_eq!(known, Some((*values.start(), *values.end())));
     }
     let lists = bits.as_fixed_size_list();
     let bytes = lists.values().as_boolean().values().values().len();

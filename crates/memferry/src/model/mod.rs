@@ -8,6 +8,7 @@
 //!    offload   pipeline   clients       a copy; a query with columns brought near; closed-loop scans
 //!    cores     copiers                  copies and reads by cores; copiers that work at the same time
 //!    side_cache           tasks         memory behind a cache in hardware; scans as tasks in queues of domains
+//!                         cluster       queries on several machines with a network between them
 //!         └────────┼────────┘
 //!    advise                whether near copies of columns pay: which, how much, to which node, by which route
 //!    storage ──▶ file_scan  how far a scan of files reads ahead, how long it takes; and again when it sees other times
@@ -48,6 +49,8 @@
 mod advise;
 #[cfg(feature = "internals")]
 pub(crate) mod clients;
+#[cfg(feature = "internals")]
+pub(crate) mod cluster;
 #[cfg(feature = "internals")]
 pub(crate) mod copiers;
 #[cfg(feature = "internals")]

@@ -109,8 +109,6 @@ impl TaskScans {
         let seconds = run.now_s - begin_s;
         let mut of_clients = vec![0_usize; self.clients_count];
         run.done.iter().for_each(|&(_, client)| of_clients[client] += 1);
-        let squares: usize = of_clients.iter().map(|count| count * count).sum();
-        let fairness = (counted * counted) as f64 / (squares * self.clients_count) as f64;
         let times: Vec<f64> = run.done.iter().map(|(at_s, _)| at_s - begin_s).collect();
         let mut traffic = Vec::new();
         for (group, &(cpus, _)) in self.workers.iter().enumerate() {
@@ -126,7 +124,7 @@ impl TaskScans {
         Ok(TaskRun {
             queries_per_s: counted as f64 / seconds,
             deviation: deviation(&times, seconds),
-            fairness,
+            fairness: jain(&of_clients),
             traffic,
             away: (run.tasks_away - away_before) as f64 / tasks,
         })
@@ -361,6 +359,13 @@ impl<'a> Queues<'a> {
     }
 }
 
+/// Jain's index of shares.
+fn jain(shares: &[usize]) -> f64 {
+    let sum: usize = shares.iter().sum();
+    let squares: usize = shares.iter().map(|share| share * share).sum();
+    (sum * sum) as f64 / (squares * shares.len()) as f64
+}
+
 /// Standard deviation of the rate of events between equal intervals of that time.
 fn deviation(times: &[f64], seconds: f64) -> f64 {
     let interval_s = (seconds / 10.0).min(INTERVAL_S);
@@ -474,6 +479,36 @@ mod tests {
         let run = scans(&[(0, 56)], [6, 0], 0.0).run(&off).unwrap();
         assert!(run.fairness > 0.95 && run.fairness <= 1.0, "{run:?}");
         assert!(run.deviation < 0.2 * run.queries_per_s, "{run:?}");
+        assert_eq!([jain(&[3, 3]), jain(&[4, 0])], [1.0, 0.5]);
+        is_about(jain(&[1, 2, 3]), 36.0 / 42.0, 1e-12);
+    }
+
+    /// Tasks of one size begin and end together, so that workers of one domain change memories together.
+    #[test]
+    fn tasks_of_equal_sizes_read_one_memory_longer() {
+        let on = skylake("on");
+        let rate = |task_spread| {
+            let scans = TaskScans { task_spread, ..scans(&[(0, 28)], [3, 3], 0.0) };
+            scans.run(&on).unwrap().queries_per_s
+        };
+        assert!(rate(0.0) < 0.9 * rate(0.5), "{} and {}", rate(0.0), rate(0.5));
+    }
+
+    /// The published loss of two sub-domains that share queries evenly has another reason than few queries at a time.
+    #[test]
+    fn few_clients_lose_little_on_balanced_memories() {
+        let (on, off) = (skylake("on"), skylake("off"));
+        for clients_count in [1, 2, 4, 16] {
+            let rate = |scans: TaskScans, hardware| {
+                let queries_per_client = 64 / clients_count;
+                let scans = TaskScans { clients_count, queries_per_client, ..scans };
+                scans.run(hardware).unwrap().queries_per_s
+            };
+            let both = rate(scans(&BOTH, [3, 3], 0.0), &on);
+            let one = TaskScans { tasks_per_column: 56, ..scans(&[(0, 56)], [6, 0], 0.0) };
+            let gain = both / rate(one, &off);
+            assert!((1.0..1.05).contains(&gain), "{clients_count} clients: {gain}");
+        }
     }
 
     #[test]

@@ -155,7 +155,8 @@ pub(crate) fn a_node_that_is_already_full(machine: &Machine) -> Option<NodeId> {
     let is_full = |node: NodeId| {
         let file = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
         let reserved = fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok());
-        reserved.is_some_and(|pages| pages > 0) && node_free(node) < 8 * MIB
+        reserved.is_some_and(|pages| pages > 0)
+            && machine.free_bytes(node).is_ok_and(|free_bytes| free_bytes < 8 * MIB as u64)
     };
     let full = machine.nodes().iter().map(|node| node.id).find(|&node| is_full(node));
     if full.is_none() {
