@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, internal_datafusion_err};
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{StreamExt, stream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::scan::ShardRead;
-use crate::sources::Sources;
+use crate::sources::Opening;
 
 /// Partitions that a worker reads ahead at a time: with a batch of 8192 rows each, some tens of megabytes.
 const PARTITIONS_MAX: usize = 64;
@@ -72,16 +72,14 @@ impl Ahead {
         read: &Arc<ShardRead>,
         partitions: &[Vec<usize>],
         dynamic: &[Arc<dyn PhysicalExpr>],
-        sources: &Sources,
-        context: &Arc<TaskContext>,
+        opening: &Opening,
     ) {
         let open = |shards: &Vec<usize>| {
             let &shard = shards.first()?;
-            let permit = Arc::clone(&sources.budget().0).try_acquire_owned().ok()?;
-            let (read, dynamic) = (Arc::clone(read), dynamic.to_vec());
-            let (sources, context) = (sources.clone(), Arc::clone(context));
+            let permit = Arc::clone(&opening.sources.budget().0).try_acquire_owned().ok()?;
+            let (read, dynamic, opening) = (Arc::clone(read), dynamic.to_vec(), opening.clone());
             let task = SpawnedTask::spawn(async move {
-                let mut rows = sources.open(&read, shard, &dynamic, &context).await?;
+                let mut rows = opening.open(&read, shard, &dynamic).await?;
                 let first = if dynamic.is_empty() { rows.next().await } else { None };
                 Ok((first, Rows(rows)))
             });
@@ -126,6 +124,7 @@ mod tests {
     use std::time::Duration;
 
     use datafusion::arrow::array::{ArrayRef, Int64Array};
+    use datafusion::execution::TaskContext;
     use datafusion::parquet::arrow::ArrowWriter;
     use datafusion::physical_plan::ExecutionPlan;
     use datafusion::prelude::SessionConfig;
@@ -138,6 +137,7 @@ mod tests {
     use crate::channels::Channels;
     use crate::description::Description;
     use crate::scan::ShardScanExec;
+    use crate::sources::Sources;
 
     const ROWS: i64 = 1000;
 

@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -43,8 +43,15 @@ pub struct ShardCatalog {
 struct LoadedTable {
     schema: SchemaRef,
     report: TableReport,
-    shards: BTreeMap<usize, TieredTable>,
+    rows: TieredTable,
+    /// The shards that the worker holds, in the order of the partitions of `rows`.
+    held: Vec<usize>,
 }
+
+/// The scan of the shards that a worker holds, planned when the first of them is read: planning takes longer than reading a small
+/// shard.
+#[derive(Debug, Default)]
+pub(crate) struct PlannedScan(OnceLock<Arc<dyn ExecutionPlan>>);
 
 impl ShardCatalog {
     /// Loads the shards of the worker `address` of `description` into the memory of `tiers`. `session` reads the files, with
@@ -99,8 +106,7 @@ impl ShardCatalog {
 
     /// Bytes that scans have read from the shards, as [`TieredTable::reads`].
     pub(crate) fn read_bytes(&self) -> u64 {
-        let shards = self.tables.values().flat_map(|table| table.shards.values());
-        let windows = shards.flat_map(|shard| shard.reads().windows);
+        let windows = self.tables.values().flat_map(|table| table.rows.reads().windows);
         windows.flat_map(|window| window.reads).map(|read| read.size_bytes).sum()
     }
 
@@ -127,21 +133,41 @@ impl ShardCatalog {
     }
 
     /// The rows of a shard, perhaps without rows that fail filters of `dynamic`, which are over its output; `None` if this
-    /// worker does not hold it.
+    /// worker does not hold it. `planned` is the scan of this read and these filters.
     pub(crate) fn read(
         &self,
         read: &ShardRead,
         shard: usize,
         dynamic: &[Arc<dyn PhysicalExpr>],
+        planned: &PlannedScan,
         context: &Arc<TaskContext>,
     ) -> QueryResult<Option<SendableRecordBatchStream>> {
         self.check(read.id, &read.table, read.files)?;
-        let Some(table) = self.tables.get(&read.table).and_then(|table| table.shards.get(&shard)) else {
-            return Ok(None);
+        let Some(table) = self.tables.get(&read.table) else { return Ok(None) };
+        let Ok(partition) = table.held.binary_search(&shard) else { return Ok(None) };
+        let plan = match planned.0.get() {
+            Some(plan) => plan,
+            None => {
+                let plan = table.scan(read, dynamic, context)?;
+                // Another partition may have planned it meanwhile: the first plan is used by all.
+                planned.0.get_or_init(|| plan)
+            }
         };
+        plan.execute(partition, Arc::clone(context)).map(Some)
+    }
+}
+
+impl LoadedTable {
+    /// A scan with a partition for each shard.
+    fn scan(
+        &self,
+        read: &ShardRead,
+        dynamic: &[Arc<dyn PhysicalExpr>],
+        context: &TaskContext,
+    ) -> QueryResult<Arc<dyn ExecutionPlan>> {
         let config = context.session_config();
         let mut plan =
-            table.scan_planned(config, read.projection.clone(), read.predicate.clone(), read.fetch)?;
+            self.rows.scan_planned(config, read.projection.clone(), read.predicate.clone(), read.fetch)?;
         if !dynamic.is_empty() {
             let of_parent = |filter: &Arc<dyn PhysicalExpr>| ChildFilterPushdownResult {
                 filter: Arc::clone(filter),
@@ -153,8 +179,8 @@ impl ShardCatalog {
                 plan.handle_child_pushdown_result(FilterPushdownPhase::Post, filters, config.options())?;
             plan = pushed.updated_node.unwrap_or(plan);
         }
-        debug_assert_eq!(plan.output_partitioning().partition_count(), 1);
-        plan.execute(0, Arc::clone(context)).map(Some)
+        debug_assert_eq!(plan.output_partitioning().partition_count(), self.held.len());
+        Ok(plan)
     }
 }
 
@@ -179,15 +205,15 @@ async fn load_table(
         let key_type = schema.field_with_name(&key.column).ok().map(|field| field.data_type().clone());
         key.check(&table.name, key_type.as_ref(), map.shards_count()).map_err(ClusterError::from)?;
     }
-    let whole = BTreeSet::from([REPLICATED_SHARD]);
-    let held = if key.is_some() { held } else { &whole };
-    let layout = Layout { partitions: 1, ..Layout::new(Arc::clone(tiers.machine()), tiers.home()) };
-    let writer = |_: &usize| TableWriter::new(Arc::clone(&schema), layout.clone()).map(Mutex::new);
-    let writers: BTreeMap<usize, Mutex<TableWriter>> = held
-        .iter()
-        .map(|shard| Ok((*shard, writer(shard)?)))
-        .collect::<Result<_, memferry_query::TableError>>()?;
-    let divider = Arc::new(Divider { key, shards_count: map.shards_count(), writers });
+    let held: Vec<usize> = match key {
+        Some(_) => held.iter().copied().collect(),
+        None => vec![REPLICATED_SHARD],
+    };
+    // A worker without shards has a table without rows.
+    let partitions = held.len().max(1);
+    let layout = Layout { partitions, ..Layout::new(Arc::clone(tiers.machine()), tiers.home()) };
+    let writer = Mutex::new(TableWriter::new(Arc::clone(&schema), layout)?);
+    let divider = Arc::new(Divider { key, shards_count: map.shards_count(), held, writer });
     let mut readers = JoinSet::new();
     for partition in 0..plan.output_partitioning().partition_count() {
         let batches = plan.execute(partition, session.task_ctx())?;
@@ -206,31 +232,33 @@ async fn load_table(
     let files = digest(&plan, rows, &columns)?;
     let report = TableReport::new(&table.name, &schema, files, rows, columns)?;
     let divider = Arc::into_inner(divider).expect("all readers have ended");
-    let mut shards = BTreeMap::new();
-    for (shard, writer) in divider.writers {
-        let data = writer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()?;
-        shards.insert(shard, TieredTable::try_new(Arc::new(data), Arc::clone(tiers))?);
-    }
-    Ok(LoadedTable { schema, report, shards })
+    let data = divider.writer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()?;
+    let rows = TieredTable::try_new(Arc::new(data), Arc::clone(tiers))?;
+    Ok(LoadedTable { schema, report, rows, held: divider.held })
 }
 
-/// Gives the rows of batches to the writers of their shards. Partitions of a file are read at the same time.
+/// Gives the rows of batches to the partitions of their shards. Partitions of a file are read at the same time.
 struct Divider {
     /// Without it all rows are in one shard.
     key: Option<ShardKey>,
     shards_count: usize,
-    writers: BTreeMap<usize, Mutex<TableWriter>>,
+    /// In rising order.
+    held: Vec<usize>,
+    writer: Mutex<TableWriter>,
 }
 
 impl Divider {
     fn push(&self, batch: &RecordBatch) -> Result<(), AnyError> {
-        let wanted = |shard: usize| self.writers.contains_key(&shard);
+        let wanted = |shard: usize| self.held.binary_search(&shard).is_ok();
         let divided = match &self.key {
             Some(key) => key.divide(batch, self.shards_count, &wanted)?,
             None => vec![(REPLICATED_SHARD, batch.clone())],
         };
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         for (shard, rows) in divided {
-            self.writers[&shard].lock().unwrap_or_else(PoisonError::into_inner).push(0, &rows)?;
+            if let Ok(partition) = self.held.binary_search(&shard) {
+                writer.push(partition, &rows)?;
+            }
         }
         Ok(())
     }

@@ -40,6 +40,16 @@ use crate::scan::ShardRead;
 /// worker answers pings in milliseconds.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
+/// Bytes of a stream on their way to its reader. At 100 Gb/s and 50 us to a machine and back, 0.6 MB are on the way. An adaptive
+/// window starts with 64 KiB, less than a batch, and measures with pings.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+
+/// Bytes of all streams of a connection: more than they take, so that a stream whose reader waits stops no other one.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
+
+/// Largest frame: a batch has some hundreds of kilobytes, and HTTP/2 sends 16 KiB in one by default.
+const FRAME_BYTES_MAX: u32 = 256 << 10;
+
 /// Connections to workers, made when they are needed and shared by the queries of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Channels {
@@ -111,7 +121,9 @@ impl Channels {
             .map_err(|_| ClusterError::Address { address: worker.to_owned() })?
             .connect_timeout(KEEP_ALIVE)
             .tcp_nodelay(true)
-            .http2_adaptive_window(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES_MAX)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true);

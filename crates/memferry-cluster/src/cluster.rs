@@ -14,7 +14,9 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
-use datafusion::execution::{SendableRecordBatchStream, SessionState};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
@@ -28,12 +30,21 @@ use crate::filters::DynamicFilters;
 use crate::planning::{self, PlanOptions, reasons};
 use crate::report::{TableReport, WorkerReport};
 use crate::shards::{Failure, Members, Next, ShardMap};
+use crate::table;
 
 /// How long a worker that did not answer before may take: it delays each query until it answers again.
 const SUSPECT_LIMIT: Duration = Duration::from_millis(200);
 
 /// How long the error of a plan may follow the failure of a connection that caused it.
 const GRACE: Duration = Duration::from_millis(200);
+
+/// A query, which may be planned several times.
+#[derive(Clone, Copy)]
+enum Query<'a> {
+    Text(&'a str),
+    /// A plan of an earlier session; its operators in this process run in this environment.
+    Plan(&'a LogicalPlan, &'a Arc<RuntimeEnv>),
+}
 
 /// The workers that addresses lead to.
 #[derive(Debug)]
@@ -123,6 +134,11 @@ impl Cluster {
                 named.filter(|worker| !reports.contains_key(*worker)).cloned().collect();
             further.sort_unstable();
             further.dedup();
+            if reports.values().all(Result::is_err) {
+                // Workers that answered before lead to the cluster as well as the given addresses.
+                let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+                further.extend(known.keys().filter(|worker| !reports.contains_key(*worker)).cloned());
+            }
             asked = further;
         }
         if reports.values().all(Result::is_err) {
@@ -211,7 +227,7 @@ impl Cluster {
     /// # Errors
     /// [`Lost`](ClusterError::Lost), [`Query`](ClusterError::Query), and those of [`reports`](Cluster::reports).
     pub async fn query(&self, sql: &str) -> Result<Answer, ClusterError> {
-        self.run(sql, false).await
+        self.run(Query::Text(sql), false).await
     }
 
     /// Runs a query whose rows are kept until the last one is there. So it is planned again whenever a worker fails.
@@ -222,7 +238,40 @@ impl Cluster {
         self.run(sql, true).await
     }
 
-    async fn run(&self, sql: &str, whole: bool) -> Result<Answer, ClusterError> {
+    /// Runs a plan of [`session`](Cluster::session), as [`query`](Cluster::query) does. Its tables are those of now: with other
+    /// columns it is an error. The operators of this process run in `environment`.
+    ///
+    /// # Errors
+    /// As [`query`](Cluster::query).
+    pub async fn query_plan(
+        &self,
+        plan: &LogicalPlan,
+        environment: Arc<RuntimeEnv>,
+    ) -> Result<Answer, ClusterError> {
+        self.run(Query::Plan(plan, &environment), false).await
+    }
+
+    /// A session with the tables of the cluster as they are now, to plan queries for [`query_plan`](Cluster::query_plan).
+    ///
+    /// # Errors
+    /// As [`reports`](Cluster::reports).
+    pub async fn session(&self) -> Result<SessionContext, ClusterError> {
+        let View { description, members, tables } = self.view().await?;
+        self.session_of(&description, &tables, &Arc::new(members), &self.channels.for_plan())
+    }
+
+    fn session_of(
+        &self,
+        description: &Description,
+        tables: &[TableReport],
+        members: &Arc<Members>,
+        channels: &Channels,
+    ) -> Result<SessionContext, ClusterError> {
+        let (template, partitions, options) = (&self.template, self.partitions, self.options);
+        planning::session(template, description, tables, members, channels, partitions, options)
+    }
+
+    async fn run(&self, query: Query<'_>, whole: bool) -> Result<Answer, ClusterError> {
         let mut plans = 0;
         let mut excluded: Vec<(String, String)> = Vec::new();
         loop {
@@ -237,7 +286,7 @@ impl Cluster {
             }
             members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
             let channels = self.channels.for_plan();
-            let attempt = self.start(&description, &tables, members.clone(), &channels, sql);
+            let attempt = self.start(&description, &tables, members.clone(), &channels, query);
             let error = match attempt.await {
                 Ok(mut answer) => match answer.fill(whole).await {
                     Ok(()) => {
@@ -287,23 +336,25 @@ impl Cluster {
         tables: &[TableReport],
         members: Members,
         channels: &Channels,
-        sql: &str,
+        query: Query<'_>,
     ) -> Result<Answer, ClusterError> {
-        let shared = Arc::new(members.clone());
-        let context = planning::session(
-            &self.template,
-            description,
-            tables,
-            &shared,
-            channels,
-            self.partitions,
-            self.options,
-        )?;
+        let context = self.session_of(description, tables, &Arc::new(members.clone()), channels)?;
         // Tables are those of the description.
-        let queries =
+        let reading =
             SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
-        let plan = context.sql_with_options(sql, queries).await?.create_physical_plan().await?;
-        let stream = execute_stream(Arc::clone(&plan), context.task_ctx())?;
+        let (plan, task) = match query {
+            Query::Text(sql) => {
+                let plan = context.sql_with_options(sql, reading).await?.create_physical_plan().await?;
+                (plan, context.task_ctx())
+            }
+            Query::Plan(plan, environment) => {
+                reading.verify_plan(plan)?;
+                let plan = table::with_tables_of(&context, tables, plan.clone()).await?;
+                let task = TaskContext::from(&context.state()).with_runtime(Arc::clone(environment));
+                (context.state().create_physical_plan(&plan).await?, Arc::new(task))
+            }
+        };
+        let stream = execute_stream(Arc::clone(&plan), task)?;
         Ok(Answer {
             stream,
             failures: Arc::clone(channels.failures()),

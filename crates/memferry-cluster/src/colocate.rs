@@ -1,24 +1,30 @@
-//! Joins in place: two tables that are sharded by the columns of their join meet on the same worker, so no row is sent.
+//! Joins and groups in place: rows that meet are in the same shards, so none is sent.
 //!
 //! ```text
 //! HashJoinExec: on=[(l_orderkey, o_orderkey)]         HashJoinExec: on=[(l_orderkey, o_orderkey)]
 //!   RepartitionExec: Hash([l_orderkey])                 ShardScanExec: lineitem, by l_orderkey
-//!     ShardScanExec: lineitem, by l_orderkey     ─▶     ShardScanExec: orders, by o_orderkey
-//!   RepartitionExec: Hash([o_orderkey])
-//!     ShardScanExec: orders, by o_orderkey
+//!     ShardScanExec: lineitem, by l_orderkey     ─▶     HashJoinExec: CollectLeft
+//!   RepartitionExec: Hash([o_orderkey])                   CoalescePartitionsExec: customer
+//!     HashJoinExec: CollectLeft                           ShardScanExec: orders, by o_orderkey
+//!       CoalescePartitionsExec: customer
+//!       ShardScanExec: orders, by o_orderkey
 //! ```
 //!
-//! Partition `p` of task `t` has the same shards on both sides, because all tables have one map. The output is then divided
-//! by shards and not by DataFusion's hash, so the exchanges stay where an operator above relies on that hash.
+//! Partition `p` of task `t` has the same shards of all tables, because they have one map. Operators on the way from a scan to the
+//! join leave rows in their partitions, other joins in place among them. Groups by the key of a table are in place, too. The
+//! output is then divided by shards and not by DataFusion's hash, so the exchanges stay where an operator above relies on that
+//! hash.
 
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::Result;
+use datafusion::common::{JoinType, Result};
 use datafusion::config::ConfigOptions;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{Distribution, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::combine_partial_final_agg::CombinePartialFinalAggregate;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
@@ -28,18 +34,27 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::InterleaveExec;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, ExecutionPlan, ExecutionPlanProperties, Partitioning, ReplaceChildrenOptions,
+    ChildrenPropertiesMode, ExecutionPlan, Partitioning, ReplaceChildrenOptions,
 };
 
 use crate::scan::ShardScanExec;
 
-/// Removes the exchanges below joins of tables that are sharded by the joined columns.
+/// Removes the exchanges below joins and groups by the columns that shard their tables.
 #[derive(Debug)]
 pub struct JoinInPlace;
 
 impl PhysicalOptimizerRule for JoinInPlace {
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        rewritten(plan, false)
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        // Without partitions there are no exchanges.
+        if config.execution.target_partitions < 2 {
+            return Ok(plan);
+        }
+        // Groups in place need no partial ones, which were for the exchange.
+        CombinePartialFinalAggregate::new().optimize(rewritten(plan, false)?, config)
     }
 
     fn name(&self) -> &str {
@@ -53,17 +68,9 @@ impl PhysicalOptimizerRule for JoinInPlace {
 
 /// `is_relied_on`: whether an operator above relies on the partitions of `plan`.
 fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn ExecutionPlan>> {
-    let plan = match plan.downcast_ref::<HashJoinExec>().filter(|_| !is_relied_on).and_then(in_place) {
-        Some([left, right]) => {
-            let own: Vec<u64> = plan
-                .dynamic_expressions_produced()
-                .iter()
-                .filter_map(|filter| filter.expression_id())
-                .collect();
-            return with_children(&plan, vec![for_join(left, &own)?, for_join(right, &own)?]);
-        }
-        None => plan,
-    };
+    if !is_relied_on && is_in_place(&plan) {
+        return without_exchanges(&plan, &[]);
+    }
     let divides_anew = plan.is::<RepartitionExec>()
         || plan.is::<CoalescePartitionsExec>()
         || plan.is::<SortPreservingMergeExec>();
@@ -99,36 +106,48 @@ pub(crate) fn with_children(
     Arc::clone(plan).replace_children(children, options)
 }
 
-/// The sides of a join without their exchanges.
-fn in_place(join: &HashJoinExec) -> Option<[&Arc<dyn ExecutionPlan>; 2]> {
-    if join.mode != PartitionMode::Partitioned {
-        return None;
+/// Whether the rows that an operator brings together are in the same shards.
+fn is_in_place(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        return join.mode == PartitionMode::Partitioned && is_by_shards(join);
     }
-    let (left, right) = (exchanged(join.left())?, exchanged(join.right())?);
-    let (left_key, right_key) = (shard_column(left)?, shard_column(right)?);
-    let by_shards = join.on().iter().any(|(on_left, on_right)| {
-        is_column(on_left, left_key.column) && is_column(on_right, right_key.column)
-    });
-    let equal = left_key.bounds == right_key.bounds
-        && left_key.data_type == right_key.data_type
-        && left.output_partitioning().partition_count() == right.output_partitioning().partition_count();
-    (by_shards && equal).then_some([left, right])
+    let aggregate = plan.downcast_ref::<AggregateExec>();
+    aggregate.is_some_and(|aggregate| *aggregate.mode() == AggregateMode::FinalPartitioned)
+        && shard_column(plan).is_some()
 }
 
-/// A side whose scan declares that its partitions are divided by the joined column. Nothing above the join relies on it.
-fn for_join(plan: &Arc<dyn ExecutionPlan>, own_filters: &[u64]) -> Result<Arc<dyn ExecutionPlan>> {
+/// Whether the rows of both sides that have equal keys are in the same shards.
+pub(crate) fn is_by_shards(join: &HashJoinExec) -> bool {
+    shard_columns(join).is_some()
+}
+
+/// A plan whose rows stay in their shards, without the exchanges by hash on the way from its scans. The scans declare that their
+/// partitions are divided by the key; no operator above relies on it.
+///
+/// `own_filters`: ids of dynamic filters of the joins in place above. They find the part of a row's partition by DataFusion's hash.
+fn without_exchanges(plan: &Arc<dyn ExecutionPlan>, own_filters: &[u64]) -> Result<Arc<dyn ExecutionPlan>> {
     if let (Some(scan), Some(key)) = (plan.downcast_ref::<ShardScanExec>(), shard_column(plan)) {
         return Ok(Arc::new(scan.for_join(key.column, own_filters)?));
     }
-    let children =
-        plan.children().into_iter().map(|child| for_join(child, own_filters)).collect::<Result<_>>()?;
-    with_children(plan, children)
-}
-
-/// The input of an exchange by hash.
-fn exchanged(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
-    let exchange = plan.downcast_ref::<RepartitionExec>()?;
-    matches!(exchange.partitioning(), Partitioning::Hash(..)).then(|| exchange.input())
+    if let Some(exchange) = plan.downcast_ref::<RepartitionExec>() {
+        return without_exchanges(exchange.input(), own_filters);
+    }
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        if join.mode == PartitionMode::CollectLeft {
+            let left = rewritten(Arc::clone(join.left()), false)?;
+            return with_children(plan, vec![left, without_exchanges(join.right(), own_filters)?]);
+        }
+        let own: Vec<u64> = plan
+            .dynamic_expressions_produced()
+            .iter()
+            .filter_map(|filter| filter.expression_id())
+            .chain(own_filters.iter().copied())
+            .collect();
+        let sides = [join.left(), join.right()].map(|side| without_exchanges(side, &own));
+        return with_children(plan, sides.into_iter().collect::<Result<_>>()?);
+    }
+    let children = plan.children().into_iter().map(|child| without_exchanges(child, own_filters));
+    with_children(plan, children.collect::<Result<_>>()?)
 }
 
 fn is_column(expr: &Arc<dyn PhysicalExpr>, index: usize) -> bool {
@@ -136,33 +155,102 @@ fn is_column(expr: &Arc<dyn PhysicalExpr>, index: usize) -> bool {
 }
 
 /// The column of an operator's output by which the rows of its partitions are sharded.
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct ShardColumn {
     column: usize,
     data_type: DataType,
     bounds: Option<Vec<i64>>,
+    partitions: usize,
 }
 
-/// Follows the key of a table through operators that leave rows in their partitions.
+impl ShardColumn {
+    fn at(self, column: Option<usize>) -> Option<ShardColumn> {
+        Some(ShardColumn { column: column?, ..self })
+    }
+}
+
+/// Follows the key of a table through operators that leave rows in their partitions, and through exchanges by hash, which are
+/// to be removed.
 fn shard_column(plan: &Arc<dyn ExecutionPlan>) -> Option<ShardColumn> {
     if let Some(scan) = plan.downcast_ref::<ShardScanExec>() {
         let key = scan.read().key.as_ref()?;
         let column = scan.schema().index_of(&key.column).ok()?;
         let data_type = scan.schema().field(column).data_type().clone();
-        return Some(ShardColumn { column, data_type, bounds: key.bounds.clone() });
+        let partitions = scan.partitions().len();
+        return Some(ShardColumn { column, data_type, bounds: key.bounds.clone(), partitions });
+    }
+    if let Some(exchange) = plan.downcast_ref::<RepartitionExec>() {
+        let by_hash = matches!(exchange.partitioning(), Partitioning::Hash(..));
+        return shard_column(exchange.input()).filter(|_| by_hash);
     }
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         let key = shard_column(projection.input())?;
-        let column = projection.expr().iter().position(|expr| is_column(&expr.expr, key.column))?;
-        return Some(ShardColumn { column, ..key });
+        let column = projection.expr().iter().position(|expr| is_column(&expr.expr, key.column));
+        return key.at(column);
     }
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         let key = shard_column(filter.input())?;
-        let column = match filter.projection() {
-            Some(projection) => projection.iter().position(|&column| column == key.column)?,
-            None => key.column,
-        };
-        return Some(ShardColumn { column, ..key });
+        let column = in_projection(key.column, filter.projection().as_deref());
+        return key.at(column);
+    }
+    if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+        let groups = aggregate.group_expr();
+        // A final one with one partition has collected its rows, and the key is not followed through that.
+        let key = shard_column(aggregate.input()).filter(|_| groups.is_single())?;
+        let column = groups.expr().iter().position(|(expr, _)| is_column(expr, key.column));
+        return key.at(column);
+    }
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        return shard_column_of_join(join);
     }
     let cooperative = plan.downcast_ref::<CooperativeExec>()?;
     shard_column(cooperative.children().first()?)
+}
+
+fn in_projection(column: usize, projection: Option<&[usize]>) -> Option<usize> {
+    match projection {
+        Some(projection) => projection.iter().position(|&projected| projected == column),
+        None => Some(column),
+    }
+}
+
+/// The key in the output of a join whose rows stay where they are.
+fn shard_column_of_join(join: &HashJoinExec) -> Option<ShardColumn> {
+    // A side whose unmatched rows are not put out: a column of it has only values of its rows.
+    let (left_stays, right_stays) = match join.join_type {
+        JoinType::Inner => (true, true),
+        JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => (true, false),
+        JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => (false, true),
+        // Columns of both sides are null where they have no match.
+        JoinType::Full => return None,
+    };
+    let [left, right] = match join.mode {
+        PartitionMode::CollectLeft if right_stays => [None, shard_column(join.right())],
+        PartitionMode::Partitioned => shard_columns(join)?.map(Some),
+        _ => return None,
+    };
+    let right_start = match join.join_type {
+        JoinType::Inner | JoinType::Right => join.left().schema().fields().len(),
+        _ => 0,
+    };
+    let left = left.filter(|_| left_stays);
+    let right =
+        right.filter(|_| right_stays).map(|key| ShardColumn { column: key.column + right_start, ..key });
+    [left, right].into_iter().flatten().find_map(|key| {
+        let column = in_projection(key.column, join.projection.as_deref());
+        key.at(column)
+    })
+}
+
+/// The keys of both sides, if the join compares them.
+fn shard_columns(join: &HashJoinExec) -> Option<[ShardColumn; 2]> {
+    let (left, right) = (shard_column(join.left())?, shard_column(join.right())?);
+    let by_shards = join
+        .on()
+        .iter()
+        .any(|(on_left, on_right)| is_column(on_left, left.column) && is_column(on_right, right.column));
+    let equal = left.bounds == right.bounds
+        && left.data_type == right.data_type
+        && left.partitions == right.partitions;
+    (by_shards && equal).then_some([left, right])
 }

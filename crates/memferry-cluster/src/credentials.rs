@@ -154,6 +154,11 @@ pub struct CredentialArguments {
 }
 
 impl CredentialArguments {
+    /// Whether one of the options is given.
+    pub(crate) fn are_given(&self) -> bool {
+        self.tls_ca.is_some() || self.token_file.is_some()
+    }
+
     /// Reads the files, and the variable.
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod ahead;
+mod broadcast;
 mod catalog;
 mod channels;
 mod cluster;

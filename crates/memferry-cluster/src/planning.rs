@@ -10,6 +10,8 @@ use datafusion::common::Result;
 use datafusion::common::config::CatalogOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_distributed::{
@@ -19,6 +21,7 @@ use datafusion_distributed::{
 };
 use url::Url;
 
+use crate::broadcast::{BYTES_MAX, BroadcastOptions, ChooseBroadcasts};
 use crate::channels::{Channels, url};
 use crate::codec::ShardCodec;
 use crate::colocate::JoinInPlace;
@@ -38,7 +41,8 @@ pub struct PlanOptions {
     pub announce: bool,
     /// Joins and TopK tell scans of their stage which rows they need.
     pub dynamic_filters: bool,
-    /// Most rows and bytes of a table that is sent to all workers; DataFusion's limits if `None`.
+    /// Most rows and bytes of a table that is sent to all workers; if `None`, DataFusion's limits, and beyond them as many as are
+    /// cheaper than an exchange.
     pub broadcast_max: Option<(usize, usize)>,
     /// Tasks send their metrics at their end.
     pub are_tasks_counted: bool,
@@ -68,12 +72,21 @@ pub(crate) fn template() -> SessionState {
     let mut builder = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
-        .with_physical_optimizer_rule(Arc::new(JoinInPlace))
+        .with_physical_optimizer_rules(rules())
         .with_distributed_planner();
     if let Some(distributed) = builder.query_planner().take() {
         builder = builder.with_query_planner(Arc::new(ReadReplicas { distributed }));
     }
     builder.build()
+}
+
+/// DataFusion's rules, and those that know where rows are.
+fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let mut rules = PhysicalOptimizer::new().rules;
+    let selection = rules.iter().position(|rule| rule.name() == "join_selection");
+    rules.insert(selection.map_or(0, |index| index + 1), Arc::new(ChooseBroadcasts));
+    rules.push(Arc::new(JoinInPlace));
+    rules
 }
 
 /// An empty catalog, as a session makes it by default.
@@ -100,11 +113,14 @@ pub(crate) fn session(
     let mut state = template.clone();
     let config = state.config_mut();
     config.options_mut().execution.target_partitions = partitions;
+    let mut broadcasts = BroadcastOptions { tasks: urls.len(), bytes_max: BYTES_MAX };
     if let Some((rows, bytes)) = options.broadcast_max {
+        broadcasts.bytes_max = bytes;
         let optimizer = &mut config.options_mut().optimizer;
         optimizer.hash_join_single_partition_threshold_rows = rows;
         optimizer.hash_join_single_partition_threshold = bytes;
     }
+    config.options_mut().extensions.insert(broadcasts);
     if !options.dynamic_filters {
         let optimizer = &mut config.options_mut().optimizer;
         optimizer.enable_dynamic_filter_pushdown = false;

@@ -88,14 +88,14 @@ fn broadcast(plan: &Arc<dyn ExecutionPlan>) -> Option<&Arc<dyn ExecutionPlan>> {
     plan.children().first()?.downcast_ref::<BroadcastExec>().map(BroadcastExec::input)
 }
 
-/// The scan of a replicated table in a leaf.
+/// The scan of a replicated table, before and after the scan was made the leaf of a distributed plan.
 fn replicated_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<&ShardScanExec> {
-    let scan = plan.downcast_ref::<DistributedLeafExec>()?.original().downcast_ref::<ShardScanExec>()?;
-    scan.read().key.is_none().then_some(scan)
+    let leaf = plan.downcast_ref::<DistributedLeafExec>().map_or(plan, DistributedLeafExec::original);
+    leaf.downcast_ref::<ShardScanExec>().filter(|scan| scan.read().key.is_none())
 }
 
 /// Whether a worker finds all rows of a plan by itself, the same ones as any other.
-fn is_replicated(plan: &Arc<dyn ExecutionPlan>) -> bool {
+pub(crate) fn is_replicated(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.children().is_empty() {
         return replicated_scan(plan).is_some();
     }

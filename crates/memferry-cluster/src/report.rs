@@ -153,7 +153,7 @@ impl TableReport {
 }
 
 /// Bytes of a value; 16 for strings, as DataFusion's views.
-fn width_bytes(data_type: &DataType) -> u64 {
+pub(crate) fn width_bytes(data_type: &DataType) -> u64 {
     data_type.primitive_width().unwrap_or(16) as u64
 }
 

@@ -30,9 +30,10 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use crate::ahead::Ahead;
+use crate::catalog::PlannedScan;
 use crate::description::MapId;
 use crate::shards::{ShardKey, ShardMap};
-use crate::sources::Sources;
+use crate::sources::{Opening, Sources};
 
 /// The shard in which a table without key has all its rows. Each worker holds it.
 pub(crate) const REPLICATED_SHARD: usize = 0;
@@ -74,6 +75,8 @@ pub struct ShardScanExec {
     partitions: Vec<Vec<usize>>,
     /// Over the output; rows that fail one are not needed, but may be in the output.
     dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    /// The scan of this worker's shards, when one of them is read.
+    planned: Arc<PlannedScan>,
     /// Reads that have begun; of this plan, and of its copies.
     ahead: Arc<Ahead>,
     /// The output column by which the partitions are declared as divided, for a join in place.
@@ -123,6 +126,7 @@ impl ShardScanExec {
             read,
             partitions,
             dynamic: vec![],
+            planned: Arc::default(),
             ahead: Arc::default(),
             join_column,
             statistics,
@@ -147,14 +151,16 @@ impl ShardScanExec {
 
     /// This scan with filters that operators above find while the query runs.
     pub(crate) fn with_dynamic(self, dynamic: Vec<Arc<dyn PhysicalExpr>>) -> ShardScanExec {
-        ShardScanExec { dynamic, ..self }
+        ShardScanExec { dynamic, planned: Arc::default(), ..self }
     }
 
     /// Begins to read what is announced.
     pub(crate) fn read_ahead(&self, context: &Arc<TaskContext>) -> Result<()> {
         if self.read.announced {
             let sources = Sources::of(context)?;
-            self.ahead.begin(&self.read, &self.partitions, &self.dynamic, &sources, context);
+            let opening =
+                Opening { sources, planned: Arc::clone(&self.planned), context: Arc::clone(context) };
+            self.ahead.begin(&self.read, &self.partitions, &self.dynamic, &opening);
         }
         Ok(())
     }
@@ -304,18 +310,19 @@ impl ExecutionPlan for ShardScanExec {
         let Some(shards) = self.partitions.get(partition).cloned() else {
             return internal_err!("ShardScanExec has no partition {partition}");
         };
-        let sources = Sources::of(&context)?;
         let (read, dynamic) = (Arc::clone(&self.read), self.dynamic.clone());
         let batch_rows = context.session_config().batch_size();
+        let opening =
+            Opening { sources: Sources::of(&context)?, planned: Arc::clone(&self.planned), context };
         let ahead = Arc::clone(&self.ahead);
         let batches = stream::iter(shards)
             .then(move |shard| {
-                let (sources, read, context) = (sources.clone(), Arc::clone(&read), Arc::clone(&context));
+                let (opening, read) = (opening.clone(), Arc::clone(&read));
                 let (dynamic, opened) = (dynamic.clone(), ahead.take(partition, shard, &read));
                 async move {
                     match opened {
                         Some(rows) => rows,
-                        None => sources.open(&read, shard, &dynamic, &context).await,
+                        None => opening.open(&read, shard, &dynamic).await,
                     }
                 }
             })
@@ -375,7 +382,8 @@ impl ExecutionPlan for ShardScanExec {
 
     fn with_fetch(&self, fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
         let read = Arc::new(ShardRead { fetch, ..ShardRead::clone(&self.read) });
-        Some(Arc::new(ShardScanExec { read, metrics: ExecutionPlanMetricsSet::new(), ..self.clone() }))
+        let (planned, metrics) = (Arc::default(), ExecutionPlanMetricsSet::new());
+        Some(Arc::new(ShardScanExec { read, planned, metrics, ..self.clone() }))
     }
 
     fn fetch(&self) -> Option<usize> {

@@ -8,7 +8,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::ahead::Budget;
-use crate::catalog::ShardCatalog;
+use crate::catalog::{PlannedScan, ShardCatalog};
 use crate::channels::Channels;
 use crate::description::MapId;
 use crate::error::{ClusterError, refusal};
@@ -53,20 +53,30 @@ impl Sources {
         };
         catalog.check(id, table, files)
     }
+}
 
+/// Opens shards for one scan of one task.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    pub(crate) sources: Sources,
+    /// Of this worker's shards.
+    pub(crate) planned: Arc<PlannedScan>,
+    pub(crate) context: Arc<TaskContext>,
+}
+
+impl Opening {
     /// The rows of one shard. Filters of `dynamic` save reads of this worker's shards only: others do not learn of them.
     pub(crate) async fn open(
         &self,
         read: &Arc<ShardRead>,
         shard: usize,
         dynamic: &[Arc<dyn PhysicalExpr>],
-        context: &Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        if let Some(catalog) = &self.catalog {
+        if let Some(catalog) = &self.sources.catalog {
             if catalog.id() != read.id {
                 return Err(refusal(catalog.address(), catalog.id(), read.id).into());
             }
-            if let Some(stream) = catalog.read(read, shard, dynamic, context)? {
+            if let Some(stream) = catalog.read(read, shard, dynamic, &self.planned, &self.context)? {
                 return Ok(stream);
             }
         }
@@ -77,6 +87,6 @@ impl Sources {
             let source = crate::shards::ShardsLost { shard, workers, lost_count: 1, shards_count };
             return Err(ClusterError::Lost { source, reasons: vec![] }.into());
         };
-        self.channels.read_shard(&read.map.workers()[holder], read, shard).await
+        self.sources.channels.read_shard(&read.map.workers()[holder], read, shard).await
     }
 }

@@ -1,17 +1,19 @@
 //! A sharded table of a coordinator, as a table of DataFusion.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{DFSchema, Result, Statistics};
-use datafusion::datasource::TableType;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{DFSchema, Result, Statistics, plan_err};
+use datafusion::datasource::{TableType, provider_as_source, source_as_provider};
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableScan};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionContext;
 
 use crate::description::MapId;
 use crate::report::TableReport;
@@ -61,6 +63,39 @@ impl ShardedTable {
     pub fn announced(self, announced: bool) -> ShardedTable {
         ShardedTable { announced, ..self }
     }
+}
+
+/// A plan whose tables of a cluster are those of `context`, which has `reports`; it may be of an earlier session.
+///
+/// # Errors
+/// A table has other columns than when the plan was made, or there is none any more.
+pub(crate) async fn with_tables_of(
+    context: &SessionContext,
+    reports: &[TableReport],
+    plan: LogicalPlan,
+) -> Result<LogicalPlan> {
+    let mut tables = HashMap::new();
+    for report in reports {
+        tables.insert(report.name.as_str(), context.table_provider(report.name.as_str()).await?);
+    }
+    let replaced = plan.transform_down_with_subqueries(|node| {
+        let LogicalPlan::TableScan(scan) = &node else { return Ok(Transformed::no(node)) };
+        let provider = source_as_provider(&scan.source)?;
+        let Some(earlier) = provider.downcast_ref::<ShardedTable>() else {
+            return Ok(Transformed::no(node));
+        };
+        match tables.get(earlier.name.as_str()).filter(|table| table.schema() == earlier.schema) {
+            Some(table) => {
+                let source = provider_as_source(Arc::clone(table));
+                Ok(Transformed::yes(LogicalPlan::TableScan(TableScan { source, ..scan.clone() })))
+            }
+            None => plan_err!(
+                "the table {} of the cluster has other columns than when the statement was planned; plan it again",
+                earlier.name
+            ),
+        }
+    });
+    replaced.data()
 }
 
 #[async_trait]

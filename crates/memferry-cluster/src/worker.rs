@@ -104,8 +104,7 @@ impl ClusterWorker {
         };
         let mut server = Server::builder()
             .http2_keepalive_interval(Some(KEEP_ALIVE))
-            .http2_keepalive_timeout(Some(KEEP_ALIVE))
-            .http2_adaptive_window(Some(true));
+            .http2_keepalive_timeout(Some(KEEP_ALIVE));
         if let Some(tls) = self.security.server_tls() {
             server = server.tls_config(tls).map_err(|source| ClusterError::Certificate { source })?;
         }

@@ -90,10 +90,11 @@ struct Measured {
     /// Median time to the first batch of [`STREAMED`].
     seconds_first_batch: f64,
     seconds_first_batch_unannounced: f64,
-    /// Of each query of [`FILTERED`]: bytes of columns that workers read, and of batches that they received from each other;
-    /// without dynamic filters, too. Dynamic filters that scans were given, and those that change there.
+    /// Of each query: its median time on three workers and in one process, and decoded bytes that the workers received from each
+    /// other. Of each query of [`FILTERED`]: bytes of columns that workers read, and of batches that they received from each
+    /// other; without dynamic filters, too. Dynamic filters that scans were given, and those that change there.
     #[serde(flatten)]
-    filtered: BTreeMap<String, f64>,
+    queries: BTreeMap<String, f64>,
     kills: u32,
     /// Kills after which the answer was right, or an error named a worker, in time.
     kills_survived: u32,
@@ -181,9 +182,8 @@ async fn time(
     let cluster = workers.cluster();
     let unannounced = workers.cluster_with(PlanOptions { announce: false, ..PlanOptions::default() })?;
     let (mut ratios, mut first_rows, mut times) = (0.0, [Vec::new(), Vec::new()], Vec::new());
-    let mut shuffled = 0.0;
-    for (sql, _) in &alone.queries {
-        let (mut of_one, mut of_cluster) = (Vec::new(), Vec::new());
+    for (number, (sql, _)) in tpch::QUERIES.zip(&alone.queries) {
+        let (mut of_one, mut of_cluster, mut shuffled) = (Vec::new(), Vec::new(), 0.0);
         for round in 0..rounds {
             if round % 2 == 0 {
                 first_rows[1].push(time_to_rows(&unannounced, sql).await?.as_secs_f64());
@@ -205,9 +205,13 @@ async fn time(
         let (one, of_cluster) = (median(&mut of_one), median(&mut of_cluster));
         ratios += (of_cluster / one).ln();
         times.push(Duration::from_secs_f64(of_cluster));
+        let shuffled = shuffled / f64::from(rounds);
+        measured.shuffled_bytes += shuffled;
+        measured.queries.insert(format!("seconds_q{number}"), of_cluster);
+        measured.queries.insert(format!("seconds_q{number}_one_process"), one);
+        measured.queries.insert(format!("q{number}_shuffled_bytes"), shuffled);
     }
     measured.overhead = (ratios / alone.queries.len() as f64).exp();
-    measured.shuffled_bytes = shuffled / f64::from(rounds);
     measured.seconds_first_rows = median(&mut first_rows[0]);
     measured.seconds_first_rows_unannounced = median(&mut first_rows[1]);
     // In turns, as A B B A.
@@ -247,7 +251,7 @@ async fn measure_filters(alone: &Alone, workers: &Workers, measured: &mut Measur
             tokio::time::sleep(SETTLED).await;
             let (read, received) = workers.bytes(cluster).await?;
             let mut add = |what: &str, value: f64| {
-                measured.filtered.insert(format!("q{number}_{name}{what}"), value);
+                measured.queries.insert(format!("q{number}_{name}{what}"), value);
             };
             add("read_bytes", read.saturating_sub(read_before) as f64);
             add("received_bytes", received.saturating_sub(received_before) as f64);

@@ -14,6 +14,8 @@ use super::access::Access;
 use super::limits::Limits;
 use super::log::Log;
 use super::server::{ServerOptions, TlsFiles};
+use crate::cluster::Cluster;
+use crate::credentials::CredentialArguments;
 
 /// Answers queries of any client of Arrow Flight SQL (ADBC, JDBC, ODBC) over the tables of the options.
 ///
@@ -70,12 +72,55 @@ pub struct Arguments {
     /// Loads the tables of --table into memory first, on the home node or where --place says.
     #[arg(long)]
     pub(super) load: bool,
+    /// Answers from the tables of a cluster: addresses of its workers, see `memferry worker`.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', conflicts_with_all = NOT_OF_CLUSTERS)]
+    cluster: Vec<String>,
+    /// How this server proves to workers who it is.
+    #[command(flatten)]
+    credentials: CredentialArguments,
     /// The tables.
     #[command(flatten)]
     pub(super) session: SessionArguments,
 }
 
+/// Options of tables in this process, and of statements that write.
+const NOT_OF_CLUSTERS: [&str; 16] = [
+    "updates",
+    "load",
+    "tables",
+    "places",
+    "tpch",
+    "prefetch",
+    "home",
+    "near",
+    "budget",
+    "dsa",
+    "seed",
+    "machine",
+    "calibration",
+    "binding",
+    "stealing",
+    "domains_per_node",
+];
+
 impl Arguments {
+    /// The cluster to answer from, if there is one.
+    ///
+    /// # Errors
+    /// A text that is not an address; files or a token that cannot be used.
+    pub(super) fn cluster(&self) -> Result<Option<Cluster>> {
+        if self.cluster.is_empty() {
+            if self.credentials.are_given() {
+                return Err(usage("--tls-ca and --token-file are for workers; name some with --cluster"));
+            }
+            return Ok(None);
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let partitions = self.session.partitions.unwrap_or(cpus);
+        let credentials = self.credentials.credentials()?;
+        Ok(Some(Cluster::with_credentials(self.cluster.clone(), partitions, credentials)?))
+    }
+
     /// The settings of the server.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Errors of queries as statuses of gRPC: the code tells a program what happened, the sentence tells a person what to do.
 
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use datafusion::common::DataFusionError;
@@ -8,6 +10,8 @@ use memferry_session::error::sentence;
 use memferry_session::query::explain_error;
 use tokio::task::JoinError;
 use tonic::{Code, Status};
+
+use crate::error::ClusterError;
 
 /// Longest text of an error. It travels in a header, and clients limit those to 8 KiB or more.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -25,9 +29,16 @@ pub(super) fn status(code: Code, text: impl Into<String>) -> Status {
 
 /// The status of an error of planning or running a statement.
 pub(super) fn of_query(error: DataFusionError, memory_bytes: usize) -> Status {
-    let code = code(&error);
+    let (code, is_disk_full) = (code(&error), is_disk_full(&error));
     let text = sentence(&explain_error(error));
     match code {
+        _ if is_disk_full => status(
+            Code::ResourceExhausted,
+            format!(
+                "{text}; the disk with the temporary files of this server is full, where sorts and groups beyond its \
+                 {memory_bytes} bytes of memory go: free space there, or start it with another TMPDIR or with more --memory"
+            ),
+        ),
         Code::ResourceExhausted => status(
             code,
             format!(
@@ -57,21 +68,35 @@ fn code(error: &DataFusionError) -> Code {
         },
         DataFusionError::IoError(error) => of_io(error),
         DataFusionError::ArrowError(..) | DataFusionError::Execution(_) => Code::InvalidArgument,
-        DataFusionError::External(error) => match error.downcast_ref::<std::io::Error>() {
+        DataFusionError::External(error) => match error.downcast_ref::<io::Error>() {
             Some(error) => of_io(error),
+            // Workers or shards are lost, or there are two descriptions: the query may succeed later.
+            None if error.is::<ClusterError>() => Code::Unavailable,
             None => Code::Internal,
         },
         _ => Code::Internal,
     }
 }
 
-fn of_io(error: &std::io::Error) -> Code {
+fn of_io(error: &io::Error) -> Code {
     match error.kind() {
-        std::io::ErrorKind::NotFound => Code::NotFound,
-        std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidData => Code::DataLoss,
-        std::io::ErrorKind::StorageFull => Code::ResourceExhausted,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::UnexpectedEof | ErrorKind::InvalidData => Code::DataLoss,
         _ => Code::Unavailable,
     }
+}
+
+/// Whether a temporary file could not be written for want of space: writers of Arrow wrap that several times.
+fn is_disk_full(error: &DataFusionError) -> bool {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if let Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge) = kind {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// The status of a task that did not run to its end.
@@ -126,6 +151,8 @@ fn seconds(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use datafusion::arrow::error::ArrowError;
+
     use super::*;
 
     #[test]
@@ -141,8 +168,13 @@ mod tests {
         let exhausted = of(DataFusionError::ResourcesExhausted("no room".to_owned()));
         assert_eq!(exhausted.code(), Code::ResourceExhausted);
         assert!(exhausted.message().contains("1000 bytes of memory (--memory)"), "{exhausted}");
-        let vanished = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let vanished = io::Error::from(ErrorKind::NotFound);
         assert_eq!(of(DataFusionError::IoError(vanished)).code(), Code::NotFound);
+        let full = io::Error::other(DataFusionError::IoError(io::Error::from(ErrorKind::StorageFull)));
+        let full = of(ArrowError::IoError("write".to_owned(), full).into());
+        assert!(full.code() == Code::ResourceExhausted && full.message().contains("TMPDIR"), "{full}");
+        let lost = ClusterError::Unreachable { reasons: vec![] };
+        assert_eq!(of(DataFusionError::External(Box::new(lost))).code(), Code::Unavailable);
         assert_eq!(of(DataFusionError::Plan("x".to_owned())).code(), Code::InvalidArgument);
         assert_eq!(of(DataFusionError::Internal("x".to_owned())).code(), Code::Internal);
     }

@@ -7,6 +7,7 @@
 //!                                    │              planned,    place, memory, time;
 //!                                    │              running     cancelled when dropped
 //!                                    └▶ cancel ──────▲
+//! tables: of this process, or of a cluster
 //! http: metrics, health       log: JSON lines       server: ports, threads, shutdown
 //! ```
 //!
@@ -32,7 +33,10 @@ mod server;
 mod service;
 mod shared;
 mod statement;
+mod tables;
 mod yielding;
+
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use memferry_session::{Opened, load_tables};
@@ -43,6 +47,7 @@ pub use self::arguments::Arguments;
 pub use self::limits::Limits;
 pub use self::log::Log;
 pub use self::server::{QueryThreads, Server, ServerOptions, TlsFiles, panics_become_errors};
+pub use self::tables::Tables;
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -53,6 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     given.check()?;
     let options = arguments.server()?;
     let opened = memferry_session::open(given, || Box::new(()))?;
+    let cluster = arguments.cluster()?.map(Arc::new);
     let threads = QueryThreads::start()?;
     let network = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)
@@ -66,6 +72,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).context(failed)?;
         let preparing = async {
+            if let Some(cluster) = &cluster {
+                // Workers that are started later are used, too. This one question finds wrong addresses and tokens.
+                cluster.session().await?;
+                return Ok(());
+            }
             Opened::register(opened.context.clone(), given.tables.clone()).await?;
             load_tables(given, arguments.load, &opened).await
         };
@@ -82,8 +93,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 () = asked() => return Ok(()),
             }
         }
-        let tiers = std::sync::Arc::clone(&opened.tiers.tiers);
-        let server = Server::start(&opened.context, tiers, &threads, options).await?;
+        let tiers = Arc::clone(&opened.tiers.tiers);
+        let tables = match cluster {
+            Some(cluster) => Tables::OfCluster(cluster),
+            None => Tables::from(&opened.context),
+        };
+        let server = Server::start(tables, tiers, &threads, options).await?;
         asked().await;
         tokio::select! {
             stopped = server.stop() => stopped,

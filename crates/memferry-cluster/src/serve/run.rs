@@ -22,11 +22,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::{FairSpillPool, MemoryPool, TrackConsumersPool};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::execute_stream;
-use datafusion::prelude::SessionContext;
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use serde_json::json;
@@ -35,13 +31,13 @@ use tonic::{Code, Status};
 
 use super::access::User;
 use super::error;
-use super::files;
 use super::log::Level;
 use super::metrics::Outcome;
 use super::plain;
 use super::queries::{Running, Stop};
 use super::shared::Shared;
 use super::statement::Planned;
+use super::tables::Tables;
 
 /// Consumers of memory that an error about memory names.
 const CONSUMERS_NAMED: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
@@ -71,14 +67,14 @@ pub(super) async fn start(
         CONSUMERS_NAMED,
     ));
     let stop = running.stop().boxed();
-    let (context, schema) = (shared.context.clone(), Arc::clone(&planned.schema));
+    let (tables, schema) = (shared.tables.clone(), Arc::clone(&planned.schema));
     let task = {
         let _entered = shared.query_threads.enter();
         SpawnedTask::spawn(async move {
             // Until the task has stopped, which is after it was cancelled.
             let _held = (place, running);
             for plan in planned.plans {
-                run(&context, plan, &planned.schema, &pool, &sender).await?;
+                run(&tables, plan, &planned.schema, &pool, &sender).await?;
             }
             Ok(())
         })
@@ -116,28 +112,13 @@ fn stopped(stop: Stop) -> (Outcome, Status) {
 
 /// Runs one plan, and sends its batches.
 async fn run(
-    context: &SessionContext,
+    tables: &Tables,
     plan: LogicalPlan,
     schema: &SchemaRef,
     pool: &Arc<dyn MemoryPool>,
     sender: &mpsc::Sender<RecordBatch>,
 ) -> Result<(), DataFusionError> {
-    let environment = RuntimeEnvBuilder::from_runtime_env(context.runtime_env().as_ref())
-        .with_memory_pool(Arc::clone(pool))
-        .build_arc()?;
-    // The session of this query has the tables of all, and memory of its own.
-    let state = SessionStateBuilder::new_from_existing(context.state()).with_runtime_env(environment).build();
-    files::check(&plan)?;
-    let plan = match plan {
-        // DataFusion does these when it makes the frame.
-        LogicalPlan::Ddl(_) => {
-            let context = SessionContext::new_with_state(state.clone());
-            context.execute_logical_plan(plan).await?.into_unoptimized_plan()
-        }
-        plan => plan,
-    };
-    let plan = state.create_physical_plan(&plan).await?;
-    let mut rows = execute_stream(plan, Arc::new(TaskContext::from(&state)))?;
+    let mut rows = tables.run(plan, pool).await?;
     while let Some(batch) = rows.next().await {
         let batch = plain::batch(&batch?, schema)?;
         if sender.send(batch).await.is_err() {

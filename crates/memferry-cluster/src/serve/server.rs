@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use arrow_flight::flight_service_server::FlightServiceServer;
-use datafusion::prelude::SessionContext;
 use memferry_query::Tiers;
 use memferry_session::error::usage;
 use serde_json::json;
@@ -33,7 +32,7 @@ use super::prepared::PreparedStatements;
 use super::queries::Queries;
 use super::service::Service;
 use super::shared::Shared;
-use super::yielding;
+use super::tables::Tables;
 
 /// Stack of a query thread: DataFusion plans nested expressions by recursion, and with 8 MiB a sum of 400 numbers overflows
 /// in the development profile. Pages that are not touched take no memory.
@@ -150,12 +149,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the ports and serves on the current runtime; queries run on `threads`.
+    /// Opens the ports and serves `tables` on the current runtime; queries run on `threads`. `tiers` are those of the metrics.
     ///
     /// # Errors
     /// An address that cannot be listened on, a certificate or key that cannot be used.
     pub async fn start(
-        context: &SessionContext,
+        tables: impl Into<Tables>,
         tiers: Arc<Tiers>,
         threads: &QueryThreads,
         options: ServerOptions,
@@ -181,7 +180,7 @@ impl Server {
         let (stopping, mut stopped) = watch::channel(false);
         let message_bytes = limits.message_bytes;
         let shared = Arc::new(Shared {
-            context: yielding::session(context),
+            tables: tables.into(),
             tiers,
             access,
             updates,

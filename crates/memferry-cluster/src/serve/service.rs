@@ -27,6 +27,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::ipc::writer::IpcWriteOptions;
+use datafusion::prelude::SessionContext;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
@@ -280,7 +281,8 @@ impl FlightSqlService for Service {
 
     async fn do_get_catalogs(&self, command: CommandGetCatalogs, request: Request<Ticket>) -> DoGet {
         user(&request)?;
-        answer(metadata::catalogs(&self.shared.context, command)?)
+        let work = move |context: SessionContext| async move { Ok(metadata::catalogs(&context, command)?) };
+        answer(self.shared.plan_with(work).await?)
     }
 
     async fn get_flight_info_schemas(
@@ -294,7 +296,8 @@ impl FlightSqlService for Service {
 
     async fn do_get_schemas(&self, command: CommandGetDbSchemas, request: Request<Ticket>) -> DoGet {
         user(&request)?;
-        answer(metadata::schemas(&self.shared.context, command)?)
+        let work = move |context: SessionContext| async move { Ok(metadata::schemas(&context, command)?) };
+        answer(self.shared.plan_with(work).await?)
     }
 
     async fn get_flight_info_tables(
@@ -308,9 +311,9 @@ impl FlightSqlService for Service {
 
     async fn do_get_tables(&self, command: CommandGetTables, request: Request<Ticket>) -> DoGet {
         user(&request)?;
-        let context = self.shared.context.clone();
-        let work = async move { Ok(metadata::tables(&context, command).await?) };
-        answer(self.shared.plan(work).await?)
+        let work =
+            move |context: SessionContext| async move { Ok(metadata::tables(&context, command).await?) };
+        answer(self.shared.plan_with(work).await?)
     }
 
     async fn get_flight_info_table_types(

@@ -19,10 +19,11 @@ use super::metrics::{Gauges, Metrics};
 use super::prepared::PreparedStatements;
 use super::queries::Queries;
 use super::statement::{Parsed, Rules};
+use super::tables::Tables;
 
 /// The state that all requests share.
 pub(super) struct Shared {
-    pub(super) context: SessionContext,
+    pub(super) tables: Tables,
     pub(super) tiers: Arc<Tiers>,
     pub(super) access: Access,
     pub(super) limits: Limits,
@@ -66,12 +67,28 @@ impl Shared {
 
     /// Plans the text of a statement.
     pub(super) async fn parse(&self, text: String) -> Result<Parsed, Status> {
-        let (context, rules) = (self.context.clone(), self.rules());
-        self.plan(async move { Parsed::of(&context, &text, rules).await }).await
+        let rules = self.rules();
+        self.plan_with(move |context| async move { Parsed::of(&context, &text, rules).await }).await
+    }
+
+    /// Runs work with a session of the tables as they are now, as [`plan`](Shared::plan) does.
+    pub(super) async fn plan_with<T, W>(
+        &self,
+        work: impl FnOnce(SessionContext) -> W + Send + 'static,
+    ) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Status>> + Send,
+    {
+        let (tables, memory_bytes) = (self.tables.clone(), self.limits.query_memory_bytes);
+        self.plan(async move {
+            work(tables.session().await.map_err(|error| error::of_query(error, memory_bytes))?).await
+        })
+        .await
     }
 
     /// Runs work on a thread of planning, within the time of a query.
-    pub(super) async fn plan<T: Send + 'static>(
+    async fn plan<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Status>> + Send + 'static,
     ) -> Result<T, Status> {

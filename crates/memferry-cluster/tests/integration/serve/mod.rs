@@ -4,6 +4,8 @@ mod access;
 mod bad_input;
 mod cancel;
 mod clients;
+mod cluster;
+mod disk;
 mod fixture;
 mod limits;
 mod metadata;

@@ -11,14 +11,14 @@ use tonic::transport::Endpoint;
 
 use super::fixture::{query, text, write_table};
 
-fn program() -> Command {
+pub(super) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"));
     command.arg("serve").stderr(Stdio::piped()).stdout(Stdio::null()).stdin(Stdio::null());
     command
 }
 
 /// Killed when dropped.
-struct Process(Child);
+pub(super) struct Process(pub(super) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -29,7 +29,7 @@ impl Drop for Process {
 }
 
 /// Lines of the log, up to the first with this event.
-fn read_to(log: &mut BufReader<ChildStderr>, event: &str) -> Value {
+pub(super) fn read_to(log: &mut BufReader<ChildStderr>, event: &str) -> Value {
     loop {
         let mut line = String::new();
         assert!(log.read_line(&mut line).unwrap() > 0, "the program ended before it logged {event}");
@@ -93,6 +93,12 @@ fn wrong_options_say_what_to_do() {
         (&["--table", "t=/nowhere/t.parquet"], 1, "/nowhere/t.parquet"),
         (&["--place", "t=NUMA NODE (0)"], 2, "neither --table nor --tpch"),
         (&["--table", "t=a.parquet", "--table", "t=b.parquet"], 2, "two tables are called t"),
+        (&["--cluster", "127.0.0.1:1", "--tpch", "0.01"], 2, "--tpch"),
+        (&["--cluster", "127.0.0.1:1", "--updates"], 2, "--updates"),
+        (&["--cluster", "127.0.0.1:1", "--near", "0"], 2, "--near"),
+        (&["--cluster", "nowhere"], 1, "write HOST:PORT"),
+        (&["--cluster", "127.0.0.1:1"], 1, "start one with `memferry worker`"),
+        (&["--tls-ca", "ca.pem"], 2, "--cluster"),
     ] {
         let output = program()
             .args(["--listen", "127.0.0.1:0"].iter().filter(|_| options[0] != "--listen"))
