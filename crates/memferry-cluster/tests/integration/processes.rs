@@ -219,7 +219,11 @@ async fn tables_that_are_sharded_by_the_join_are_joined_in_place() {
         let count = exchanges(&cluster, sql).await;
         assert!(count >= least, "{count} exchanges: {sql}");
     }
-    let moved = [by_other, relied_on, by_both, united];
+    // Orders are four times smaller than lineitem, and larger than a side that DataFusion would collect.
+    let far_smaller = "SELECT count(*) FROM lineitem JOIN orders ON l_suppkey = o_custkey";
+    let plan = cluster.query_whole(far_smaller).await.unwrap().plan();
+    assert!(plan.contains("NetworkBroadcastExec") && !plan.contains("Hash(["), "{plan}");
+    let moved = [by_other, relied_on, by_both, united, far_smaller];
     for sql in [in_place, thrice, grouped, of_groups, with_small, outer, full].into_iter().chain(moved) {
         let answer = cluster.query_whole(sql).await.unwrap().collect().await.unwrap();
         answers_equal(&answer, &expected(&alone, sql).await).unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -256,7 +260,13 @@ async fn tables_without_key_are_joined_where_the_other_table_is() {
         "SELECT count(*) FROM nation a, nation b WHERE a.n_regionkey = b.n_regionkey",
         "SELECT count(*) FROM customer WHERE c_nationkey NOT IN (SELECT n_nationkey FROM nation WHERE n_regionkey = 1)",
     ];
-    assert!(!cluster.query_whole(in_place).await.unwrap().plan().contains("Broadcast"));
+    // Also if they are too large to be sent to all workers.
+    let no_broadcasts = PlanOptions { broadcast_max: Some((1, 1)), ..PlanOptions::default() };
+    let without_broadcasts = workers.cluster().with_options(no_broadcasts);
+    for cluster in [&cluster, &without_broadcasts] {
+        let plan = cluster.query_whole(in_place).await.unwrap().plan();
+        assert!(!plan.contains("Broadcast") && !plan.contains("mode=Partitioned"), "{plan}");
+    }
     for lost in 0..2 {
         for sql in queries {
             let answer = cluster.query_whole(sql).await.unwrap();
