@@ -24,11 +24,11 @@ use futures::future::join_all;
 
 use crate::channels::{Channels, Failures, KEEP_ALIVE};
 use crate::credentials::Credentials;
-use crate::description::{Description, is_address};
+use crate::description::is_address;
 use crate::error::{ClusterError, worker_in};
 use crate::filters::DynamicFilters;
 use crate::planning::{self, PlanOptions, reasons};
-use crate::report::{TableReport, WorkerReport};
+use crate::report::WorkerReport;
 use crate::shards::{Failure, Members, Next, ShardMap};
 use crate::table;
 
@@ -60,14 +60,23 @@ pub struct Cluster {
     known: Mutex<HashMap<String, Arc<WorkerReport>>>,
 }
 
+/// What is done with reports that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// They are not sent again.
+    Kept,
+    /// They are, for their statistics of now.
+    AskedAgain,
+}
+
 type Reports = BTreeMap<String, Result<Arc<WorkerReport>, ClusterError>>;
 
 /// The workers and tables at the beginning of a plan.
 #[derive(Debug)]
 struct View {
-    description: Description,
     members: Members,
-    tables: Vec<TableReport>,
+    /// The description, and the tables of most workers.
+    report: Arc<WorkerReport>,
 }
 
 impl Cluster {
@@ -115,19 +124,17 @@ impl Cluster {
     pub async fn reports(
         &self,
     ) -> Result<BTreeMap<String, Result<WorkerReport, ClusterError>>, ClusterError> {
-        // With their statistics of now.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let reports = self.current_reports().await?;
+        let reports = self.current_reports(Known::AskedAgain).await?;
         Ok(reports.into_iter().map(|(worker, report)| (worker, report.map(Arc::unwrap_or_clone))).collect())
     }
 
-    /// The reports of all workers; those that are known are not sent again.
-    async fn current_reports(&self) -> Result<Reports, ClusterError> {
+    /// The reports of all workers.
+    async fn current_reports(&self, known: Known) -> Result<Reports, ClusterError> {
         let mut reports = Reports::new();
         let mut asked: Vec<String> = self.seeds.clone();
         // Workers that the descriptions name, too.
         while !asked.is_empty() {
-            let answers = join_all(asked.iter().map(|worker| self.report(worker))).await;
+            let answers = join_all(asked.iter().map(|worker| self.report(worker, known))).await;
             reports.extend(asked.drain(..).zip(answers));
             let named = reports.values().flatten().flat_map(|report| &report.description.workers);
             let mut further: Vec<String> =
@@ -149,16 +156,22 @@ impl Cluster {
         Ok(reports)
     }
 
-    async fn report(&self, worker: &str) -> Result<Arc<WorkerReport>, ClusterError> {
+    async fn report(&self, worker: &str, use_of_known: Known) -> Result<Arc<WorkerReport>, ClusterError> {
         let suspects = || self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = if suspects().contains(worker) { SUSPECT_LIMIT } else { KEEP_ALIVE };
         let all_known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all_known().get(worker).cloned();
-        let report = self.channels.report(worker, known.as_ref().map(|report| report.mark), limit).await;
+        let mark = known.as_ref().map(|report| report.mark).filter(|_| use_of_known == Known::Kept);
+        let report = self.channels.report(worker, mark, limit).await;
         let report = report.map(|new| match (new, known) {
             (None, Some(known)) => known,
-            (new, _) => {
-                let report = Arc::new(new.expect("only a known report may be left out"));
+            (new, known) => {
+                let mut report = new.expect("only a known report may be left out");
+                if let Some(known) = known.filter(|known| known.mark == report.mark) {
+                    // Other statistics of the same tables.
+                    report.planned = known.planned.clone();
+                }
+                let report = Arc::new(report);
                 all_known().insert(worker.to_owned(), Arc::clone(&report));
                 report
             }
@@ -172,14 +185,13 @@ impl Cluster {
 
     /// The newest description, its workers, and the tables of most of them.
     async fn view(&self) -> Result<View, ClusterError> {
-        let reports = self.current_reports().await?;
+        let reports = self.current_reports(Known::Kept).await?;
         let ready = || reports.iter().filter_map(|(worker, report)| Some((worker, report.as_ref().ok()?)));
         // Of the workers of the newest version that count: those that it names.
         let (first, newest) = ready()
             .max_by_key(|(_, report)| report.description.version)
             .expect("at least one worker has answered");
-        let newest: &Description = &newest.description;
-        let id = newest.id();
+        let id = newest.description.id();
         let other = ready().find(|(_, report)| {
             let other = report.description.id();
             other.version == id.version && other.digest != id.digest
@@ -188,9 +200,9 @@ impl Cluster {
             let (first, second) = (first.clone(), second.clone());
             return Err(ClusterError::Contradiction { first, second, version: id.version });
         }
-        let mut members = Members::new(Arc::new(newest.map()?));
+        let mut members = Members::new(Arc::new(newest.description.map()?));
         let map = Arc::clone(members.map());
-        let mut votes: Vec<(Vec<TableReport>, Vec<usize>)> = Vec::new();
+        let mut votes: Vec<(&Arc<WorkerReport>, Vec<usize>)> = Vec::new();
         for (worker, address) in map.workers().iter().enumerate() {
             match reports.get(address) {
                 Some(Ok(report)) if report.description.id() != id => {
@@ -202,9 +214,9 @@ impl Cluster {
                 Some(Ok(report)) if !report.is_ready => {
                     members.lose(worker, "it is still loading its tables")
                 }
-                Some(Ok(report)) => match votes.iter_mut().find(|(tables, _)| *tables == report.tables) {
+                Some(Ok(report)) => match votes.iter_mut().find(|(first, _)| first.tables == report.tables) {
                     Some((_, workers)) => workers.push(worker),
-                    None => votes.push((report.tables.clone(), vec![worker])),
+                    None => votes.push((report, vec![worker])),
                 },
                 Some(Err(ClusterError::Worker { what, .. })) => members.lose(worker, what.clone()),
                 Some(Err(error)) => members.lose(worker, error.to_string()),
@@ -218,8 +230,9 @@ impl Cluster {
                 members.lose(worker, "it has loaded other files than most workers; start it again");
             }
         }
-        let tables = votes.into_iter().next().map(|(tables, _)| tables).unwrap_or_default();
-        Ok(View { description: newest.clone(), members, tables })
+        // Without votes, all workers are lost.
+        let report = Arc::clone(votes.first().map_or(newest, |(report, _)| report));
+        Ok(View { members, report })
     }
 
     /// Runs a query whose rows are given as they come. It is planned again on replicas if a worker fails before the first row.
@@ -256,19 +269,17 @@ impl Cluster {
     /// # Errors
     /// As [`reports`](Cluster::reports).
     pub async fn session(&self) -> Result<SessionContext, ClusterError> {
-        let View { description, members, tables } = self.view().await?;
-        self.session_of(&description, &tables, &Arc::new(members), &self.channels.for_plan())
+        let View { members, report } = self.view().await?;
+        self.session_of(&report, &Arc::new(members), &self.channels.for_plan())
     }
 
     fn session_of(
         &self,
-        description: &Description,
-        tables: &[TableReport],
+        report: &WorkerReport,
         members: &Arc<Members>,
         channels: &Channels,
     ) -> Result<SessionContext, ClusterError> {
-        let (template, partitions, options) = (&self.template, self.partitions, self.options);
-        planning::session(template, description, tables, members, channels, partitions, options)
+        planning::session(&self.template, report, members, channels, self.partitions, self.options)
     }
 
     async fn run(&self, query: Query<'_>, whole: bool) -> Result<Answer, ClusterError> {
@@ -276,7 +287,7 @@ impl Cluster {
         let mut excluded: Vec<(String, String)> = Vec::new();
         loop {
             plans += 1;
-            let View { description, mut members, tables } = self.view().await?;
+            let View { mut members, report } = self.view().await?;
             let map = Arc::clone(members.map());
             // Workers that this query saw fail are not used again by it, even if they answer by now.
             for (address, what) in &excluded {
@@ -286,7 +297,7 @@ impl Cluster {
             }
             members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
             let channels = self.channels.for_plan();
-            let attempt = self.start(&description, &tables, members.clone(), &channels, query);
+            let attempt = self.start(&report, members.clone(), &channels, query);
             let error = match attempt.await {
                 Ok(mut answer) => match answer.fill(whole).await {
                     Ok(()) => {
@@ -320,7 +331,7 @@ impl Cluster {
         let asked = members
             .alive()
             .into_iter()
-            .map(|worker| async move { (worker, self.report(&map.workers()[worker]).await) });
+            .map(|worker| async move { (worker, self.report(&map.workers()[worker], Known::Kept).await) });
         for (worker, report) in join_all(asked).await {
             if let Err(ClusterError::Worker { what, .. }) = report {
                 return Failure::Worker { worker, what };
@@ -332,13 +343,12 @@ impl Cluster {
     /// Plans and starts a query once.
     async fn start(
         &self,
-        description: &Description,
-        tables: &[TableReport],
+        report: &WorkerReport,
         members: Members,
         channels: &Channels,
         query: Query<'_>,
     ) -> Result<Answer, ClusterError> {
-        let context = self.session_of(description, tables, &Arc::new(members.clone()), channels)?;
+        let context = self.session_of(report, &Arc::new(members.clone()), channels)?;
         // Tables are those of the description.
         let reading =
             SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
@@ -349,7 +359,7 @@ impl Cluster {
             }
             Query::Plan(plan, environment) => {
                 reading.verify_plan(plan)?;
-                let plan = table::with_tables_of(&context, tables, plan.clone()).await?;
+                let plan = table::with_tables_of(&context, &report.tables, plan.clone()).await?;
                 let task = TaskContext::from(&context.state()).with_runtime(Arc::clone(environment));
                 (context.state().create_physical_plan(&plan).await?, Arc::new(task))
             }

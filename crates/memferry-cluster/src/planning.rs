@@ -9,6 +9,7 @@ use datafusion::catalog::{
 use datafusion::common::Result;
 use datafusion::common::config::CatalogOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::error::DataFusionError;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
@@ -25,10 +26,10 @@ use crate::broadcast::{BYTES_MAX, BroadcastOptions, ChooseBroadcasts};
 use crate::channels::{Channels, url};
 use crate::codec::ShardCodec;
 use crate::colocate::JoinInPlace;
-use crate::description::{Description, TableDescription};
+use crate::description::TableDescription;
 use crate::error::ClusterError;
 use crate::replicate::ReadReplicas;
-use crate::report::TableReport;
+use crate::report::WorkerReport;
 use crate::scan::ShardScanExec;
 use crate::shards::Members;
 use crate::sources::Sources;
@@ -97,11 +98,10 @@ fn catalogs(options: &CatalogOptions) -> Result<Arc<dyn CatalogProviderList>> {
     Ok(Arc::new(catalogs))
 }
 
-/// A session of `template` whose tables are those of `reports`, on the workers of `members` that are not lost.
+/// A session of `template` whose tables are those of `report`, on the workers of `members` that are not lost.
 pub(crate) fn session(
     template: &SessionState,
-    description: &Description,
-    reports: &[TableReport],
+    report: &WorkerReport,
     members: &Arc<Members>,
     channels: &Channels,
     partitions: usize,
@@ -142,11 +142,12 @@ pub(crate) fn session(
     let catalogs = catalogs(&state.config_options().catalog)?;
     state.register_catalog_list(catalogs);
     let context = SessionContext::new_with_state(state);
-    let id = description.id();
-    for report in reports {
-        let key = description.table(&report.name).and_then(TableDescription::key);
-        let table = ShardedTable::try_new(id, report, key, Arc::clone(members))?;
-        context.register_table(report.name.as_str(), Arc::new(table.announced(options.announce)))?;
+    let id = report.description.id();
+    let planned = report.planned().map_err(DataFusionError::from)?;
+    for (table, planned) in report.tables.iter().zip(planned) {
+        let key = report.description.table(&table.name).and_then(TableDescription::key);
+        let sharded = ShardedTable::new(id, table, planned.clone(), key, Arc::clone(members));
+        context.register_table(table.name.as_str(), Arc::new(sharded.announced(options.announce)))?;
     }
     Ok(context)
 }

@@ -4,7 +4,7 @@
 //! report is still the same, apart from its statistics.
 
 use std::io::Cursor;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::{ArrayRef, AsArray, RecordBatch};
 use datafusion::arrow::compute::{cast, max, min};
@@ -39,9 +39,36 @@ pub struct WorkerReport {
     /// Bytes of columns that its scans have read, not from near copies: of the last minutes, as
     /// [`TieredTable::reads`](memferry_query::TieredTable::reads).
     pub read_bytes: u64,
+    /// The tables for plans; decoded once, since a known report serves many queries.
+    #[serde(skip)]
+    pub(crate) planned: OnceLock<Vec<PlannedTable>>,
+}
+
+/// A table, as the planner wants it.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedTable {
+    pub(crate) schema: SchemaRef,
+    pub(crate) statistics: Arc<Statistics>,
 }
 
 impl WorkerReport {
+    /// The tables for plans, in the order of [`tables`](WorkerReport::tables).
+    ///
+    /// # Errors
+    /// If the bytes of a schema are not one.
+    pub(crate) fn planned(&self) -> Result<&[PlannedTable], ArrowError> {
+        if let Some(planned) = self.planned.get() {
+            return Ok(planned);
+        }
+        let decoded = self.tables.iter().map(|table| {
+            let schema = table.schema()?;
+            let statistics = Arc::new(table.statistics(&schema));
+            Ok(PlannedTable { schema, statistics })
+        });
+        let decoded = decoded.collect::<Result<_, ArrowError>>()?;
+        Ok(self.planned.get_or_init(|| decoded))
+    }
+
     /// The content of an action of a process that knows the report with this mark.
     pub(crate) fn ask_with(mark: Option<u64>) -> Vec<u8> {
         mark.map(|mark| mark.to_le_bytes().to_vec()).unwrap_or_default()

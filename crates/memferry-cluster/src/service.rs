@@ -78,6 +78,7 @@ impl WorkerState {
             received_bytes: self.channels.received_bytes(),
             ahead: self.budget.in_use() as u64,
             read_bytes: catalog.map_or(0, |catalog| catalog.read_bytes()),
+            planned: OnceLock::new(),
         }
     }
 

@@ -9,14 +9,13 @@ use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{DFSchema, Result, Statistics, plan_err};
 use datafusion::datasource::{TableType, provider_as_source, source_as_provider};
-use datafusion::error::DataFusionError;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, TableScan};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
 
 use crate::description::MapId;
-use crate::report::TableReport;
+use crate::report::{PlannedTable, TableReport};
 use crate::scan::{ShardRead, ShardScanExec};
 use crate::shards::{Members, ShardKey};
 
@@ -35,27 +34,15 @@ pub struct ShardedTable {
 
 impl ShardedTable {
     /// The table of `report`, divided by `key`, for queries that use the workers of `members`.
-    ///
-    /// # Errors
-    /// If the report has no schema.
-    pub fn try_new(
+    pub(crate) fn new(
         id: MapId,
         report: &TableReport,
+        PlannedTable { schema, statistics }: PlannedTable,
         key: Option<ShardKey>,
         members: Arc<Members>,
-    ) -> Result<ShardedTable> {
-        let schema = report.schema().map_err(DataFusionError::from)?;
-        let statistics = Arc::new(report.statistics(&schema));
-        Ok(ShardedTable {
-            id,
-            name: report.name.clone(),
-            files: report.files,
-            key,
-            schema,
-            statistics,
-            members,
-            announced: true,
-        })
+    ) -> ShardedTable {
+        let (name, files) = (report.name.clone(), report.files);
+        ShardedTable { id, name, files, key, schema, statistics, members, announced: true }
     }
 
     /// This table, with scans that workers begin before they are executed, or not.
