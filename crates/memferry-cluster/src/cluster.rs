@@ -248,7 +248,7 @@ impl Cluster {
     /// # Errors
     /// As [`query`](Cluster::query).
     pub async fn query_whole(&self, sql: &str) -> Result<Answer, ClusterError> {
-        self.run(sql, true).await
+        self.run(Query::Text(sql), true).await
     }
 
     /// Runs a plan of [`session`](Cluster::session), as [`query`](Cluster::query) does. Its tables are those of now: with other

@@ -18,6 +18,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, Result};
 use datafusion::config::ConfigOptions;
 use datafusion::physical_expr::expressions::Column;
@@ -27,6 +28,7 @@ use datafusion::physical_optimizer::combine_partial_final_agg::CombinePartialFin
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::execution_plan::InvariantLevel;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -69,7 +71,10 @@ impl PhysicalOptimizerRule for JoinInPlace {
 /// `is_relied_on`: whether an operator above relies on the partitions of `plan`.
 fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn ExecutionPlan>> {
     if !is_relied_on && is_in_place(&plan) {
-        return without_exchanges(&plan, &[]);
+        let in_place = without_exchanges(&plan, &[])?;
+        if is_executable(&in_place) {
+            return Ok(in_place);
+        }
     }
     let divides_anew = plan.is::<RepartitionExec>()
         || plan.is::<CoalescePartitionsExec>()
@@ -109,16 +114,27 @@ pub(crate) fn with_children(
 /// Whether the rows that an operator brings together are in the same shards.
 fn is_in_place(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
-        return join.mode == PartitionMode::Partitioned && is_by_shards(join);
+        return join.mode == PartitionMode::Partitioned && shard_columns(join).is_some();
     }
+    // Single, where the rows were exchanged by a join below.
+    let partitioned = [AggregateMode::FinalPartitioned, AggregateMode::SinglePartitioned];
     let aggregate = plan.downcast_ref::<AggregateExec>();
-    aggregate.is_some_and(|aggregate| *aggregate.mode() == AggregateMode::FinalPartitioned)
-        && shard_column(plan).is_some()
+    aggregate.is_some_and(|aggregate| partitioned.contains(aggregate.mode())) && shard_column(plan).is_some()
 }
 
-/// Whether the rows of both sides that have equal keys are in the same shards.
+/// Whether DataFusion accepts the partitions that the scans declare: not for joins by several columns, which it wants to be divided by
+/// all of them.
+fn is_executable(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let checked = plan.apply(|node| {
+        node.check_invariants(InvariantLevel::Executable)?;
+        Ok(TreeNodeRecursion::Continue)
+    });
+    checked.is_ok()
+}
+
+/// Whether a join compares only the columns that shard its sides.
 pub(crate) fn is_by_shards(join: &HashJoinExec) -> bool {
-    shard_columns(join).is_some()
+    join.on().len() == 1 && shard_columns(join).is_some()
 }
 
 /// A plan whose rows stay in their shards, without the exchanges by hash on the way from its scans. The scans declare that their

@@ -213,6 +213,8 @@ async fn tables_that_are_sharded_by_the_join_are_joined_in_place() {
                      FULL JOIN orders p ON l_orderkey = p.o_custkey";
     let by_both = "SELECT count(*), sum(b.l_quantity) FROM lineitem a JOIN lineitem b \
                    ON a.l_partkey = b.l_suppkey AND a.l_orderkey = b.l_linenumber";
+    let by_key_and_other = "SELECT count(*), sum(b.l_quantity) FROM lineitem a JOIN lineitem b \
+                            ON a.l_orderkey = b.l_orderkey AND a.l_linenumber = b.l_linenumber";
     let united = "SELECT k, count(*) AS c FROM (SELECT l_orderkey AS k FROM lineitem UNION ALL \
                   SELECT o_custkey FROM orders) GROUP BY k ORDER BY c DESC, k LIMIT 20";
     for (sql, least) in [(by_other, 2), (relied_on, 3), (by_both, 2), (united, 1)] {
@@ -223,7 +225,7 @@ async fn tables_that_are_sharded_by_the_join_are_joined_in_place() {
     let far_smaller = "SELECT count(*) FROM lineitem JOIN orders ON l_suppkey = o_custkey";
     let plan = cluster.query_whole(far_smaller).await.unwrap().plan();
     assert!(plan.contains("NetworkBroadcastExec") && !plan.contains("Hash(["), "{plan}");
-    let moved = [by_other, relied_on, by_both, united, far_smaller];
+    let moved = [by_other, relied_on, by_both, by_key_and_other, united, far_smaller];
     for sql in [in_place, thrice, grouped, of_groups, with_small, outer, full].into_iter().chain(moved) {
         let answer = cluster.query_whole(sql).await.unwrap().collect().await.unwrap();
         answers_equal(&answer, &expected(&alone, sql).await).unwrap_or_else(|error| panic!("{sql}: {error}"));
