@@ -71,7 +71,7 @@ impl PhysicalOptimizerRule for JoinInPlace {
 /// `is_relied_on`: whether an operator above relies on the partitions of `plan`.
 fn rewritten(plan: Arc<dyn ExecutionPlan>, is_relied_on: bool) -> Result<Arc<dyn ExecutionPlan>> {
     if !is_relied_on && is_in_place(&plan) {
-        let in_place = without_exchanges(&plan, &[])?;
+        let in_place = without_exchanges(&plan, &[], false)?;
         if is_executable(&in_place) {
             return Ok(in_place);
         }
@@ -140,30 +140,38 @@ pub(crate) fn is_by_shards(join: &HashJoinExec) -> bool {
 /// A plan whose rows stay in their shards, without the exchanges by hash on the way from its scans. The scans declare that their
 /// partitions are divided by the key; no operator above relies on it.
 ///
-/// `own_filters`: ids of dynamic filters of the joins in place above. They find the part of a row's partition by DataFusion's hash.
-fn without_exchanges(plan: &Arc<dyn ExecutionPlan>, own_filters: &[u64]) -> Result<Arc<dyn ExecutionPlan>> {
+/// Joins on the way lose their dynamic filters, whose ids are `own_filters` below them. Those of joins in place find the part of a
+/// row's partition by DataFusion's hash. And a join waits for all its partitions before it publishes its filter, which is forever if a
+/// join in place above has nothing to look for in one of them: `may_be_skipped`.
+fn without_exchanges(
+    plan: &Arc<dyn ExecutionPlan>,
+    own_filters: &[u64],
+    may_be_skipped: bool,
+) -> Result<Arc<dyn ExecutionPlan>> {
     if let (Some(scan), Some(key)) = (plan.downcast_ref::<ShardScanExec>(), shard_column(plan)) {
         return Ok(Arc::new(scan.for_join(key.column, own_filters)?));
     }
     if let Some(exchange) = plan.downcast_ref::<RepartitionExec>() {
-        return without_exchanges(exchange.input(), own_filters);
+        return without_exchanges(exchange.input(), own_filters, may_be_skipped);
     }
-    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
-        if join.mode == PartitionMode::CollectLeft {
-            let left = rewritten(Arc::clone(join.left()), false)?;
-            return with_children(plan, vec![left, without_exchanges(join.right(), own_filters)?]);
-        }
-        let own: Vec<u64> = plan
-            .dynamic_expressions_produced()
-            .iter()
-            .filter_map(|filter| filter.expression_id())
-            .chain(own_filters.iter().copied())
-            .collect();
-        let sides = [join.left(), join.right()].map(|side| without_exchanges(side, &own));
-        return with_children(plan, sides.into_iter().collect::<Result<_>>()?);
-    }
-    let children = plan.children().into_iter().map(|child| without_exchanges(child, own_filters));
-    with_children(plan, children.collect::<Result<_>>()?)
+    let Some(join) = plan.downcast_ref::<HashJoinExec>() else {
+        let children =
+            plan.children().into_iter().map(|child| without_exchanges(child, own_filters, may_be_skipped));
+        return with_children(plan, children.collect::<Result<_>>()?);
+    };
+    let is_collected = join.mode == PartitionMode::CollectLeft;
+    let keeps_filter = is_collected && !may_be_skipped;
+    let produced = plan.dynamic_expressions_produced();
+    let produced = produced.iter().filter(|_| !keeps_filter).filter_map(|filter| filter.expression_id());
+    let own: Vec<u64> = produced.chain(own_filters.iter().copied()).collect();
+    let sides = if is_collected {
+        [rewritten(Arc::clone(join.left()), false)?, without_exchanges(join.right(), &own, may_be_skipped)?]
+    } else {
+        // The side to build from is always read.
+        [without_exchanges(join.left(), &own, may_be_skipped)?, without_exchanges(join.right(), &own, true)?]
+    };
+    let join = with_children(plan, sides.to_vec())?;
+    if keeps_filter { Ok(join) } else { join.reset_state() }
 }
 
 fn is_column(expr: &Arc<dyn PhysicalExpr>, index: usize) -> bool {
