@@ -11,6 +11,7 @@
 //! drops all of it.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
@@ -26,6 +27,10 @@ use crate::sources::Opening;
 
 /// Partitions that a worker reads ahead at a time: with a batch of 8192 rows each, some tens of megabytes.
 const PARTITIONS_MAX: usize = 64;
+
+/// How long a partition that is read ahead waits for its execution: the budget is for other plans, too. And the plan of a query that has
+/// ended may stay until the next one comes, since datafusion-distributed keeps it in a cache that removes entries late.
+const WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// What a worker reads ahead.
 #[derive(Clone, Debug)]
@@ -68,7 +73,7 @@ impl std::fmt::Debug for Rows {
 impl Ahead {
     /// Begins to read the first shard of each partition, as far as the budget allows.
     pub(crate) fn begin(
-        &self,
+        self: &Arc<Self>,
         read: &Arc<ShardRead>,
         partitions: &[Vec<usize>],
         dynamic: &[Arc<dyn PhysicalExpr>],
@@ -86,6 +91,13 @@ impl Ahead {
             Some(Opened { shard, task, _permit: permit })
         };
         *self.lock() = partitions.iter().map(open).collect();
+        let ahead = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(WAIT_MAX).await;
+            if let Some(ahead) = ahead.upgrade() {
+                ahead.lock().clear();
+            }
+        });
     }
 
     /// The rows of a shard, if they are read ahead: once.
@@ -121,7 +133,6 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::time::Duration;
 
     use datafusion::arrow::array::{ArrayRef, Int64Array};
     use datafusion::execution::TaskContext;
@@ -223,6 +234,17 @@ mod tests {
         let world = World::new().await;
         let scan = world.scan(vec![vec![0, 1], vec![2, 3]], false);
         scan.read_ahead(&world.context).unwrap();
+        assert_eq!(world.sources.budget().in_use(), 0);
+        assert_eq!(world.rows(&scan, 0).await + world.rows(&scan, 1).await, ROWS as usize);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_not_executed_for_long_is_given_up() {
+        let world = World::new().await;
+        let scan = world.scan(vec![vec![0, 1], vec![2, 3]], true);
+        scan.read_ahead(&world.context).unwrap();
+        assert_eq!(world.sources.budget().in_use(), 2);
+        tokio::time::sleep(WAIT_MAX + Duration::from_secs(1)).await;
         assert_eq!(world.sources.budget().in_use(), 0);
         assert_eq!(world.rows(&scan, 0).await + world.rows(&scan, 1).await, ROWS as usize);
     }
