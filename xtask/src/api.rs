@@ -15,6 +15,7 @@ const CRATES: &[&str] = &[
     "memferry-dsa",
     "memferry-dsa-emulator",
     "memferry-schedule",
+    "memferry-kernels",
     "memferry-query",
     "memferry-emulate",
 ];
