@@ -15,7 +15,6 @@ const CRATES: &[&str] = &[
     "memferry-dsa",
     "memferry-dsa-emulator",
     "memferry-schedule",
-    "memferry-kernels",
     "memferry-query",
     "memferry-emulate",
 ];

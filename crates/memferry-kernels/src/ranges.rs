@@ -90,7 +90,9 @@ pub(crate) fn words<const N: usize>(
 fn word_of<T>(values: &[T], is_within: impl Fn(&T) -> bool) -> u64 {
     let mut flags = [0_u8; WORD_ROWS];
     match values.as_array::<WORD_ROWS>() {
-        Some(values) => flags.iter_mut().zip(values).for_each(|(flag, value)| *flag = is_within(value).into()),
+        Some(values) => {
+            flags.iter_mut().zip(values).for_each(|(flag, value)| *flag = is_within(value).into())
+        }
         None => flags.iter_mut().zip(values).for_each(|(flag, value)| *flag = is_within(value).into()),
     }
     let (bytes, _) = flags.as_chunks::<8>();

@@ -107,9 +107,17 @@ mod tests {
         for range in ranges() {
             for (start, rows) in [(0, 1000), (512, 400), (13, 900), (1000, 0)] {
                 let found = within(&array.slice(start, rows), encoding, &range).unwrap();
-                let expected: BooleanBuffer =
-                    values.slice(start, rows).iter().map(|key| key.is_some_and(|key| range.contains(&key))).collect();
-                assert_eq!(found, expected, "{} {encoding:?} in {range:?}, {rows} from {start}", array.data_type());
+                let expected: BooleanBuffer = values
+                    .slice(start, rows)
+                    .iter()
+                    .map(|key| key.is_some_and(|key| range.contains(&key)))
+                    .collect();
+                assert_eq!(
+                    found,
+                    expected,
+                    "{} {encoding:?} in {range:?}, {rows} from {start}",
+                    array.data_type()
+                );
             }
         }
     }
@@ -146,8 +154,7 @@ mod tests {
             let days = cast(&cast(&values_array, &DataType::Int32).unwrap(), &DataType::Date32).unwrap();
             check(&days, None, values);
             let decimals: Decimal128Array = values.iter().map(|value| value.map(i128::from)).collect();
-            let decimals: ArrayRef =
-                Arc::new(decimals.with_precision_and_scale(15, 2).unwrap());
+            let decimals: ArrayRef = Arc::new(decimals.with_precision_and_scale(15, 2).unwrap());
             let PackedColumn { packed, array, .. } = BitPacked::narrow(&[decimals]).unwrap();
             assert_eq!(packed.width(), 8);
             check(&array, Some(&Encoding::Packed(packed)), values);
@@ -185,10 +192,7 @@ mod tests {
         assert!(within(&array, Some(&Encoding::Packed(packed)), &(0..=1)).is_none());
         let wide = Decimal128Array::from(vec![0, i128::from(i64::MAX) + 1]);
         assert!(BitPacked::narrow(&[Arc::new(wide)]).is_none(), "beyond 64 bits");
-        let null = Decimal128Array::new(
-            vec![i128::MAX, 3].into(),
-            Some(vec![false, true].into()),
-        );
+        let null = Decimal128Array::new(vec![i128::MAX, 3].into(), Some(vec![false, true].into()));
         let PackedColumn { packed, array, .. } = BitPacked::narrow(&[Arc::new(null)]).unwrap();
         let values = packed.unpack(&array);
         assert_eq!(values.as_primitive::<Decimal128Type>().iter().collect::<Vec<_>>(), [None, Some(3)]);

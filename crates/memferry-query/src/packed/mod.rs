@@ -271,8 +271,7 @@ impl BitPacked {
             8 => Buffer::from_vec(u64::unpack_rows(bits, reference, &rows)),
             _ => Buffer::from_vec(i128::unpack_rows(bits, reference, &rows)),
         };
-        let nulls =
-            array.nulls().map(|nulls| rows.iter().map(|&row| nulls.is_valid(row as usize)).collect());
+        let nulls = array.nulls().map(|nulls| rows.iter().map(|&row| nulls.is_valid(row as usize)).collect());
         self.array(values, rows.len(), nulls)
     }
 
@@ -370,9 +369,8 @@ fn pack(
     let rows = pieces.iter().map(ArrayData::len).sum();
     let mut packer = Packer::new(width, rows);
     for piece in pieces {
-        integers.visit(piece, &mut |value| {
-            packer.push(value.map_or(0, |value| value.wrapping_sub(reference)))
-        });
+        integers
+            .visit(piece, &mut |value| packer.push(value.map_or(0, |value| value.wrapping_sub(reference))));
     }
     let bits = BooleanBuffer::new(Buffer::from_vec(packer.finish()), 0, rows * width as usize);
     let packed = BitPacked { value_type, reference, width };

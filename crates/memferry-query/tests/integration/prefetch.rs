@@ -241,6 +241,7 @@ async fn no_option_changes_an_answer() {
         "memferry.split_filters = false",
         "memferry.reorder_filters = false",
         "memferry.sparse_filters = false",
+        "memferry.compare_kept = false",
         "memferry.merge_batches = false",
         "memferry.dynamic_filters = false",
         "memferry.chunk_rows = 1",
