@@ -7,7 +7,7 @@
 //! One comparison therefore does for each range, and for integers with sign, too. The results of 64 rows are bytes of 0 and 1 at
 //! first, which compilers turn into vectors, then a word of bits.
 
-use crate::packed::{Native, values_of};
+use crate::packed::Native;
 use crate::{Bits, dispatch};
 
 /// Rows of a word of bits.
@@ -40,8 +40,13 @@ pub fn within(column: Bits<'_>, rows: usize, first: u64, last: u64) -> Vec<u64> 
     for from in (0..rows).step_by(UNPACKED_ROWS) {
         let values = &mut values[..UNPACKED_ROWS.min(rows - from)];
         Native::unpack(column.from_row(from), 0, values);
-        let is_within = |&value: &u64| value.wrapping_sub(first) & mask <= span;
-        words.extend(values.chunks(WORD_ROWS).map(|values| word_of(values, is_within)));
+        for values in values.chunks(WORD_ROWS) {
+            let mut flags = [0_u8; WORD_ROWS];
+            for (flag, value) in flags.iter_mut().zip(values) {
+                *flag = (value.wrapping_sub(first) & mask <= span).into();
+            }
+            words.push(bits_of(&flags));
+        }
     }
     words
 }
@@ -51,7 +56,7 @@ pub fn within(column: Bits<'_>, rows: usize, first: u64, last: u64) -> Vec<u64> 
 /// # Panics
 /// If there are fewer bytes.
 pub fn one_of(bytes: &[u8], rows: usize, passes: &[bool; 256]) -> Vec<u64> {
-    words(bytes, rows, |&[byte]| passes[usize::from(byte)])
+    words!(bytes, rows, 1, |value| passes[usize::from(value[0])])
 }
 
 /// The rows of the first `rows` whose bit is set, the first one that at `start`.
@@ -75,32 +80,47 @@ pub fn rows_of(bytes: &[u8], start: usize, rows: usize) -> Vec<u32> {
     set
 }
 
-/// The rows of values of `N` bytes.
-#[inline(always)]
-pub(crate) fn words<const N: usize>(
-    bytes: &[u8],
-    rows: usize,
-    is_within: impl Fn(&[u8; N]) -> bool + Copy,
-) -> Vec<u64> {
-    values_of(bytes, rows).chunks(WORD_ROWS).map(|values| word_of(values, is_within)).collect()
-}
-
-/// The bits of at most 64 values.
-#[inline(always)]
-fn word_of<T>(values: &[T], is_within: impl Fn(&T) -> bool) -> u64 {
-    let mut flags = [0_u8; WORD_ROWS];
-    match values.as_array::<WORD_ROWS>() {
-        Some(values) => {
-            flags.iter_mut().zip(values).for_each(|(flag, value)| *flag = is_within(value).into())
+/// The bits of rows whose bytes pass a test.
+///
+/// A macro, and loops instead of `map` and `collect`: a closure of a function for certain CPUs is for these CPUs, and not inlined into
+/// functions of the standard library, which are for any.
+macro_rules! words {
+    ($bytes:expr, $rows:expr, $size:literal, |$value:ident| $passes:expr) => {{
+        const WORD_ROWS: usize = u64::BITS as usize;
+        let rows: usize = $rows;
+        let values = $crate::packed::values_of::<$size>($bytes, rows);
+        let (blocks, rest) = values.as_chunks::<WORD_ROWS>();
+        let mut words: Vec<u64> = Vec::with_capacity(rows.div_ceil(WORD_ROWS));
+        for block in blocks {
+            let mut flags = [0_u8; WORD_ROWS];
+            for (flag, &$value) in flags.iter_mut().zip(block) {
+                *flag = ($passes).into();
+            }
+            words.push($crate::ranges::bits_of(&flags));
         }
-        None => flags.iter_mut().zip(values).for_each(|(flag, value)| *flag = is_within(value).into()),
-    }
+        if !rest.is_empty() {
+            let mut flags = [0_u8; WORD_ROWS];
+            for (flag, &$value) in flags.iter_mut().zip(rest) {
+                *flag = ($passes).into();
+            }
+            words.push($crate::ranges::bits_of(&flags));
+        }
+        words
+    }};
+}
+pub(crate) use words;
+
+/// The bits of 64 bytes of 0 or 1.
+#[inline(always)]
+pub(crate) fn bits_of(flags: &[u8; WORD_ROWS]) -> u64 {
     let (bytes, _) = flags.as_chunks::<8>();
-    let bits = bytes.iter().map(|&flags| {
+    let mut word = 0;
+    for (index, &flags) in bytes.iter().enumerate() {
         // Byte i is moved to bit 56 + i, and no two bytes meet: the shifts are 56, 49, ..., 7.
-        u64::from_le_bytes(flags).wrapping_mul(0x0102_0408_1020_4080) >> 56
-    });
-    bits.enumerate().fold(0, |word, (index, bits)| word | bits << (8 * index))
+        let bits = u64::from_le_bytes(flags).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        word |= bits << (8 * index);
+    }
+    word
 }
 
 #[cfg(test)]
