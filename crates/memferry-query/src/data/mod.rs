@@ -39,7 +39,7 @@ mod writer;
 
 pub(crate) use blocks::{BLOCK_ROWS, key_of};
 pub(crate) use dictionary::passing;
-pub(crate) use encoding::Encoding;
+pub(crate) use encoding::{Encoding, Selected};
 pub use error::TableError;
 pub use group::RowGroup;
 pub use table::TableData;

@@ -262,14 +262,21 @@ impl BitPacked {
     /// As [`unpack`](BitPacked::unpack), and if the mask has not a bit for each row.
     pub fn unpack_selected(&self, array: &ArrayRef, mask: &BooleanBuffer) -> ArrayRef {
         assert_eq!(array.len(), mask.len(), "one bit a row");
+        self.unpack_rows(array, &rows_of(mask.values(), mask.offset(), mask.len()))
+    }
+
+    /// The values of these rows.
+    ///
+    /// # Panics
+    /// As [`unpack`](BitPacked::unpack), and if there is no such row.
+    pub(crate) fn unpack_rows(&self, array: &ArrayRef, rows: &[u32]) -> ArrayRef {
         let (bits, reference) = (self.bits(array), self.reference as i64);
-        let rows = rows_of(mask.values(), mask.offset(), mask.len());
         let values = match self.integers().bytes {
-            1 => Buffer::from_vec(u8::unpack_rows(bits, reference, &rows)),
-            2 => Buffer::from_vec(u16::unpack_rows(bits, reference, &rows)),
-            4 => Buffer::from_vec(u32::unpack_rows(bits, reference, &rows)),
-            8 => Buffer::from_vec(u64::unpack_rows(bits, reference, &rows)),
-            _ => Buffer::from_vec(i128::unpack_rows(bits, reference, &rows)),
+            1 => Buffer::from_vec(u8::unpack_rows(bits, reference, rows)),
+            2 => Buffer::from_vec(u16::unpack_rows(bits, reference, rows)),
+            4 => Buffer::from_vec(u32::unpack_rows(bits, reference, rows)),
+            8 => Buffer::from_vec(u64::unpack_rows(bits, reference, rows)),
+            _ => Buffer::from_vec(i128::unpack_rows(bits, reference, rows)),
         };
         let nulls = array.nulls().map(|nulls| rows.iter().map(|&row| nulls.is_valid(row as usize)).collect());
         self.array(values, rows.len(), nulls)
