@@ -124,20 +124,26 @@ impl Kuper<'_> {
         figure.y = Axis::new("latency in µs", Scale::Linear);
         let size = 4 * KIB;
         let batches = [1, 8, 64];
-        let points =
-            |ways, batches| Axes { ways, batches, sizes_bytes: vec![size], ..Axes::default() }.points();
-        let core = points(vec![Way::Core], vec![1]);
         let us = 1e-3;
         let panel = |batch: u64| format!("BS: {batch}");
-        let device = points(vec![Way::Any], batches.map(|it| it as u32).to_vec());
         for batch in batches {
             // A core has no batches: it copies one after the other.
-            let of_batch = ("latency", Metric::LATENCY, batch as f64 * us);
-            figure.points.extend(self.points_of(of_batch, (&self.model, &core), |row| {
+            let place = Place::new(panel(batch), "memcpy()", "CPU");
+            let copies = batch as f64;
+            figure.points.push(place.modelled(copies * self.offload.core_s(size as f64) * 1e6));
+            let of_batch = ("latency", Metric::LATENCY, copies * us);
+            figure.points.extend(self.points_of(of_batch, (&self.model, &[]), |row| {
                 (is_by_core(row) && has(row, "size_bytes", size))
                     .then(|| Place::new(panel(batch), "memcpy()", "CPU"))
             })?);
         }
+        let axes = Axes {
+            ways: vec![Way::Any],
+            sizes_bytes: vec![size],
+            batches: batches.map(|it| it as u32).to_vec(),
+            ..Axes::default()
+        };
+        let device = axes.points();
         for (metric, part) in [
             (Metric::ALLOCATE, "allocate"),
             (Metric::PREPARE, "prepare"),

@@ -85,13 +85,17 @@ impl Kuper<'_> {
                         part of the cache, so that lines lie on each other. The model has no caches of cores."
             .to_owned();
         let data = vec![Data::Memory, Data::CachedSource, Data::CachedTarget, Data::Cached];
-        let points = |way, depth, data| {
-            let (ways, depths) = (vec![way], vec![depth]);
+        let points = |depth| {
+            let (ways, depths, data) = (vec![Way::Any], vec![depth], data.clone());
             Axes { ways, depths, data, sizes_bytes: powers(7, 20).collect(), ..Axes::default() }.points()
         };
-        let core = points(Way::Core, 1, vec![Data::Memory]);
-        let waited_for = [points(Way::Any, 1, data.clone()), core.clone()].concat();
-        let in_flight = [points(Way::Any, IN_FLIGHT, data), core].concat();
+        let core = |panel: &str, factor: f64| {
+            let point = |bytes: u64| {
+                let rate = bytes as f64 / self.offload.core_s(bytes as f64);
+                Place::new(panel, "CPU: D,D", bytes).modelled(rate * factor)
+            };
+            powers(7, 20).map(point).collect::<Vec<_>>()
+        };
         let place = |panel: &str, row: &Row| {
             let ends = match row.text("data").as_deref()? {
                 "memory" => "D,D",
@@ -110,13 +114,15 @@ impl Kuper<'_> {
             Some(Place::new(panel, format!("{who}: {ends}"), size_of(row)?))
         };
         let of = ("target", Metric::THROUGHPUT, 1.0);
-        let copies = self.points_of(of, (&self.model, &waited_for), |row| place("", row))?;
+        let mut copies = self.points_of(of, (&self.model, &points(1)), |row| place("", row))?;
+        copies.extend(core("", 1.0));
         rates_and_latencies(&mut figure, copies, [SYNC_RATE, SYNC_LATENCY]);
         // The benchmark waits for its copies, so that only the model has these.
         let of = ("target", Metric::THROUGHPUT, GB);
-        figure.points.extend(self.points_of(of, (&self.model, &in_flight), |row| {
+        figure.points.extend(self.points_of(of, (&self.model, &points(IN_FLIGHT)), |row| {
             place(ASYNC_RATE, row).filter(|_| row.how == Some(Provenance::Modelled))
         })?);
+        figure.points.extend(core(ASYNC_RATE, GB));
         self.upright_rule(&mut figure, SYNC_RATE, "pays from", ("K072", KB));
         self.upright_rule(&mut figure, ASYNC_RATE, "pays from", ("K073", 1.0));
         self.upright_rule(&mut figure, SYNC_LATENCY, "pays from", ("K072", KB));
