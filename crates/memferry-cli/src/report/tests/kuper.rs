@@ -309,7 +309,7 @@ fn records_are_drawn_in_the_form_of_the_publication() {
         "9: N = 4, DWQ: N, 4096: 12",
         "9: N = 4, BS: N, 4096: 13",
         "11: , BS: 64, 4096: 75",
-        "13: , Software, 1048576: 1.25",
+        "13: , Software, 1 MiB: 1.25",
         "15: Sync: throughput in GB/s, DSA: D,L, 4096: 4.096",
         "15: Sync: latency in µs, DSA: D,L, 4096: 1",
         "16: b: rate of DSA divided by that of CPU, DSA, 512: 1.125",

@@ -50,10 +50,10 @@ impl Kuper<'_> {
 
     pub(super) fn batches(&self) -> Result<Figure> {
         let mut figure = over_sizes("3", "copies by size and batch size (BS)", GB_PER_S);
-        figure.about =
-            "Sizes are those of one descriptor. Published are the limit, and the sizes and batches \
-                        that reach it. One batch at a time (Sync), and 32 in flight (Async)."
-                .to_owned();
+        figure.about = "Sizes are those of one descriptor. Published are the limit, and the sizes and batches \
+                        that reach it. One batch at a time (Sync), and 32 in flight (Async), where batches make \
+                        no difference in the model."
+            .to_owned();
         for (panel, in_flight) in [(SYNC, 1), (ASYNC, IN_FLIGHT)] {
             for batch in [1, 4, 16, 64] {
                 for bytes in powers(8, 20) {
@@ -165,7 +165,7 @@ impl Kuper<'_> {
             "By transfer size (TS) and batch size (BS), 32 in flight in one queue. The text prints no \
                         number."
                 .to_owned();
-        figure.x = Axis::new("engines", Scale::Linear);
+        figure.x = Axis::new("engines", Scale::Log);
         figure.y = Axis::new(GB_PER_S, Scale::Linear);
         let sizes = [256, KIB, 4 * KIB, 64 * KIB];
         let axes = Axes {

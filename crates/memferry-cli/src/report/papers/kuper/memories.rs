@@ -8,13 +8,14 @@ use memferry_bench::papers::{Axes, Backend, Data, Metric, OnModel, Way};
 
 use super::super::XEON_MAX;
 use super::{
-    Figure, GB, GB_PER_S, IN_FLIGHT, KB, Kuper, MIB, Place, Point, Provenance, Row, is_by_core, is_by_device,
-    over_sizes, powers, size_of,
+    Axis, Figure, GB, GB_PER_S, IN_FLIGHT, KB, Kuper, MIB, Place, Point, Provenance, Row, Scale, is_by_core,
+    is_by_device, over_sizes, powers, size_of,
 };
 
 impl Kuper<'_> {
     pub(super) fn memories(&self) -> Result<Figure> {
         let mut figure = over_sizes("6", "copies between memories, waited for", "");
+        figure.y = Axis::new("", Scale::Log);
         figure.about = "Local (L) and remote (R) DRAM, as source and target. The text prints where latencies \
                         break even, over all memories; it calls remote memory similar to local. Modelled on two \
                         sockets of a Xeon Max, since the profile of the publication's machine has one. Part b, \
@@ -79,6 +80,7 @@ impl Kuper<'_> {
 
     pub(super) fn caches(&self) -> Result<Figure> {
         let mut figure = over_sizes("15", "copies from and to the cache", "");
+        figure.y = Axis::new("", Scale::Log);
         figure.about = "Source and target in the last-level cache (L) or in local DRAM (D), batch size 1. \
                         Published are the sizes from which a device pays, from and to all of them. In the model \
                         a device reads caches as fast as memory, and is slower only where its targets exceed its \

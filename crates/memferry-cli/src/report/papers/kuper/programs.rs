@@ -16,29 +16,30 @@ const MESSAGES: [(u64, &str); 5] =
 
 impl Kuper<'_> {
     pub(super) fn readers(&self) -> Result<Figure> {
-        let mut figure = numbered("13", Kind::Lines, "readers beside copies");
+        let mut figure = numbered("13", Kind::Bars, "readers beside copies");
         figure.about = "Eight readers of X-Mem with a working set each, beside four processes that copy 4 KB \
                         again and again, by cores (Software) or by a device (DSA offload). The text prints one \
                         number and no latency, so that the latency is divided by that without copies (None). \
                         Caches of cores are not modelled; `memferry bench pollution` measures them."
             .to_owned();
-        figure.x = Axis::new("working set", Scale::Bytes);
+        figure.x = Axis::new("working set", Scale::Linear);
         figure.y = Axis::new("latency divided by that of None", Scale::Linear);
-        let place = Place::new("", "Software", 4 * MIB);
-        self.dot_of(&mut figure, &place, "K057", |percent| 1.0 + percent / 100.0);
-        figure.points.extend(self.points_of(
-            ("pollution", Metric::SLOWDOWN, 1.0),
-            (&self.model, &[]),
-            |row| {
-                let series = match (is_by_core(row), is_by_device(row)) {
-                    (true, _) => "Software",
-                    (_, true) => "DSA offload",
-                    _ => return None,
-                };
-                let working_set = row.number("working_set_bytes")?;
-                has(row, "size_bytes", 4 * KIB).then_some(Place::new("", series, working_set))
-            },
-        )?);
+        let name = |working_set: u64| crate::output::size(working_set);
+        let of = ("pollution", Metric::SLOWDOWN, 1.0);
+        figure.points = self.points_of(of, (&self.model, &[]), |row| {
+            let series = match (is_by_core(row), is_by_device(row)) {
+                (true, _) => "Software",
+                (_, true) => "DSA offload",
+                _ => return None,
+            };
+            let working_set = row.number("working_set_bytes")? as u64;
+            has(row, "size_bytes", 4 * KIB).then(|| Place::new("", series, name(working_set)))
+        })?;
+        let place = Place::new("", "Software", name(4 * MIB));
+        let slower = |percent: f64| 1.0 + percent / 100.0;
+        self.dot_of(&mut figure, &place, "K057", slower);
+        figure.published_rule("Software, 4 MB", self.published("K057").map(slower));
+        figure.published_rule("None", Some(1.0));
         Ok(figure)
     }
 
@@ -66,7 +67,7 @@ impl Kuper<'_> {
             let most = packet.whole(f64::from(bytes));
             figure.points.push(Place::new(gain, "DSA", bytes).modelled(most));
         }
-        self.rule(&mut figure, gain, "least, above 256 B", "K083");
+        self.rule(&mut figure, gain, "least", "K083");
         self.rule(&mut figure, gain, "most", "K084");
         for (name, row) in self.cases("packets_") {
             let bytes = name.strip_suffix('B').filter(|bytes| bytes.parse::<u32>().is_ok());
