@@ -45,8 +45,8 @@ impl Kuper<'_> {
 
     pub(super) fn packets(&self) -> Figure {
         let mut figure = numbered("16", Kind::Lines, "packets forwarded by vhost");
-        figure.about = "Part a is a drawing without numbers. Of part b, rates, the text prints gains and a loss, \
-                        not the rates: the rate of a core at 256 B is 1 here. The model takes the share of \
+        figure.about = "Part a is a drawing without numbers. Of part b the text prints the gains above 256 B and \
+                        a loss, not the rates: the rate of a core at 256 B is 1 here. The model takes the share of \
                         copying at 512 B from the text, and says what a device gains at most, if its copies cost \
                         a core nothing."
             .to_owned();
