@@ -182,3 +182,21 @@ fn stacks_add_up() {
     let share = (submit.1 - wait.0) / (all.1 - all.0);
     assert!((share - 4.0 / 6.0).abs() < 0.01, "{share}");
 }
+
+#[test]
+fn names_of_vertical_rules_are_above_the_marks() {
+    let mut figure = Figure::new("rules", Kind::Lines, "Rules");
+    figure.points = ["1", "2", "4"].map(|x| Point::new("all", Provenance::Measured, x, 100.0)).into();
+    let names = ["from", "to"];
+    figure.points.extend(names.map(|name| Point::upright_rule(name, Provenance::Published, 2.0)));
+    let picture = picture(&figure);
+    fn tops(block: &Block, top: i64) -> Vec<f64> {
+        let y = top + block.y;
+        let own = block.title.iter().flat_map(|_| &block.paths).map(|path| y as f64 + path.bounds().1);
+        own.chain(block.children.iter().flat_map(|child| tops(child, y))).collect()
+    }
+    let highest = tops(&picture, 0).into_iter().reduce(f64::min).unwrap();
+    let found = texts(&picture, (0, 0)).into_iter().filter(|(_, text)| names.contains(&&**text));
+    let bottoms: Vec<i64> = found.map(|((.., bottom), _)| bottom).collect();
+    assert!(bottoms.len() == 2 && bottoms.iter().all(|it| *it as f64 <= highest), "{bottoms:?} {highest}");
+}
