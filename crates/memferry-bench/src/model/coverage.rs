@@ -117,7 +117,8 @@ pub fn coverage_page(coverage: &[Coverage]) -> String {
         "# Coverage of the publications\n\n\
          Each figure and table of the publications with measurements, and how memferry shows it. This page is made from\n\
          [coverage.csv](../../crates/memferry-bench/published/coverage.csv) and the model's predictions by\n\
-         `cargo run -p memferry-bench --example coverage`; a test compares them.\n\n\
+         `cargo run -p memferry-bench --example coverage`; a test compares them. `memferry report` draws all figures of\n\
+         Kuper 2024 that are not missing here, in the form of the publication; a test compares its page with this list.\n\n\
          - **{}** ({} of {}): a published number stands beside a prediction that is neither a fit nor an input\n  \
          (`memferry sim validate`), or beside `memferry bench NAME`, which has its axes: on the machine that it runs on\n  \
          (measured) and, but for `memory`, on the emulated device (but for `sncdb`) and in the model.\n\

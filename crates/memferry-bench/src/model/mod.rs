@@ -4,6 +4,7 @@
 mod calibrate;
 pub mod cluster;
 mod coverage;
+mod curves;
 mod devices;
 mod dispositions;
 mod held_out;
@@ -15,6 +16,7 @@ mod validate;
 
 pub use calibrate::{Calibrated, kuper, thesis};
 pub use coverage::{Coverage, Shown, coverage_page};
+pub use curves::{PacketTime, copies_gain, devices_rate, storage_target_cores};
 pub use devices::{DeviceAdvice, Shape, StreamAdvice, Thresholds, Workload};
 pub use dispositions::{Disposition, Why};
 pub use held_out::{draw_held_out, held_out};

@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Lines,
     /// The same with vertical bars: a group for each `x` with a bar for each series.
     Bars,
+    /// The same with one bar for each `x`, in which the series are on each other.
+    Stacks,
     /// Horizontal bars: for each `x` a bar for each series. A point without `x` is a rule.
     Rows,
     /// A half circle for each panel, divided among the series; the series `total` is a number in its middle.
@@ -87,6 +89,13 @@ pub(crate) struct Figure {
     pub(crate) x: Axis,
     pub(crate) y: Axis,
     pub(crate) points: Vec<Point>,
+}
+
+impl Kind {
+    /// Whether it has axes, and a plot for each panel.
+    pub(crate) fn is_plot(self) -> bool {
+        matches!(self, Kind::Lines | Kind::Bars | Kind::Stacks | Kind::Rows)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -273,7 +282,9 @@ fn checked(point: Point, kind: Kind, x: &Axis, y: &Axis) -> Result<Point, String
         return Err(format!("a figure of kind {kind} has no panels"));
     }
     // Parts of a circle, and bars that start at 0.
-    if matches!(kind, Kind::HalfCircles | Kind::Bars) && point.y.is_some_and(|value| value < 0.0) {
+    if matches!(kind, Kind::HalfCircles | Kind::Bars | Kind::Stacks)
+        && point.y.is_some_and(|value| value < 0.0)
+    {
         return Err("y must not be negative in a figure of this kind".to_owned());
     }
     Ok(point)

@@ -200,11 +200,18 @@ impl<'a> Report<'a> {
             },
             Section {
                 id: "copies",
-                title: "Copies by DSA, as published",
-                intro: "Figures of the publications in their form. Lines and bars are modelled here, on the \
-                        machines of the publications; what these print as numbers is drawn as dots and dotted \
-                        rules.",
-                figures: papers.copy_figures()?,
+                title: "Copies by DSA, as published in Fürst 2024",
+                intro: "Figures of the publication in its form. Lines and bars are modelled here, on the \
+                        publication's machine; what it prints as numbers is drawn as dots and dotted rules.",
+                figures: papers.thesis_copy_figures()?,
+            },
+            Section {
+                id: "kuper",
+                title: "DSA and programs that use it, as published in Kuper et al. 2024",
+                intro: "Its figures in its form and order, as above. Filled and hatched marks are from records of the machine \
+                        of this page. Figures 8 and 12, huge pages and the occupancy of caches, have neither printed \
+                        numbers nor a model; 18 and 20 are drawings.",
+                figures: papers.kuper_figures(machine, records)?,
             },
             Section {
                 id: "domains",

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use memferry_bench::harness::Provenance;
+use memferry_bench::papers::{Columns, Metric};
 use memferry_bench::telemetry::Counts;
 
 use crate::bench::LIMITED;
@@ -57,6 +58,13 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// A number of the model, as the benchmark of its point records it.
+    pub(super) fn modelled(metric: Metric, point: &impl Columns, value: f64) -> Row {
+        let figure = Some(metric.name.to_owned());
+        let how = Some(Provenance::Modelled);
+        Row { value: Some(value), how, figure, point: point.columns(), ..Row::default() }
+    }
+
     /// The value of a column of the point; `None` if it has none.
     fn column(&self, name: &str) -> Option<&Value> {
         self.point.get(name).filter(|value| !value.is_null())

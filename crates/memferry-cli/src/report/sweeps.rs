@@ -146,17 +146,22 @@ fn panels<'a>(varied: Vec<&'static Coordinate>, rows: Vec<&'a Row>, title: &str)
 
 /// The point of a row, and the published number beside it.
 fn points(row: &Row, x: &Coordinate, varied: &[&Coordinate], factor: f64) -> Vec<Point> {
-    let (Some(place), Some(value)) = ((x.of)(row), row.value) else { return Vec::new() };
+    let Some(place) = (x.of)(row) else { return Vec::new() };
     let series = series(varied, row);
-    let point = Point::new(&series, row.how.unwrap_or(Provenance::Measured), &place, value * factor);
-    let point = match (row.min, row.max) {
-        (Some(low), Some(high)) if low < high => point.between(low * factor, high * factor),
-        _ => point,
-    };
+    let Some(point) = taken(row, &series, &place, factor) else { return Vec::new() };
     let is_published = row.peer.as_ref().is_some_and(|peer| peer.starts_with("published"));
     let published = row.peer_value.filter(|_| is_published).map(|value| value * factor);
     let published = published.map(|value| Point::new(&series, Provenance::Published, &place, value));
     [Some(point), published].into_iter().flatten().collect()
+}
+
+/// The point of a row with its interval; none if the row has no value. `factor` leads from the row's unit to that of the axis.
+pub(super) fn taken(row: &Row, series: &str, x: &str, factor: f64) -> Option<Point> {
+    let point = Point::new(series, row.how.unwrap_or(Provenance::Measured), x, row.value? * factor);
+    Some(match (row.min, row.max) {
+        (Some(low), Some(high)) if low < high => point.between(low * factor, high * factor),
+        _ => point,
+    })
 }
 
 /// The name of the series of a row: its varied coordinates.

@@ -4,6 +4,7 @@ use super::figure::{Kind, Point, Scale};
 use super::*;
 
 mod backends;
+mod kuper;
 
 fn report_on(machine: &Machine, records: &[Record]) -> (String, Vec<String>) {
     let report = Report::new(machine, records, Papers::read().unwrap(), Path::new("results")).unwrap();

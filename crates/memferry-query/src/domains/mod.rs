@@ -10,7 +10,8 @@
 //!
 //! An *exchange* is a `RepartitionExec`, `CoalescePartitionsExec` or `SortPreservingMergeExec`; a `UnionExec` counts as one.
 //! Filters and partial aggregates run below it, so rows are often few there, but a partitioned join exchanges its inputs
-//! whole. With `opportunistic` a plan without an exchange above a scan has a `DomainExec` at its root.
+//! whole. With `opportunistic` a plan without an exchange above a scan has a `DomainExec` at its root. Parts of one partition
+//! that read exchanges alone, such as the end of an aggregation, take the domains in turns.
 //!
 //! A `RepartitionExec` starts its tasks, which hash the rows, at the first poll of any of its outputs, on the runtime of that
 //! poll. Scans of tables in memory claim row groups (`scan::claims`).
@@ -18,6 +19,7 @@
 mod exec;
 mod rule;
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memferry_schedule::{Binding, Domains, Scheduler, StartError};
@@ -32,12 +34,14 @@ pub(crate) use self::rule::PlaceOnDomains;
 pub struct QueryDomains {
     domains: Domains,
     started: Mutex<Vec<Scheduler>>,
+    /// Parts of plans that took a domain in turn.
+    turns: AtomicUsize,
 }
 
 impl QueryDomains {
     /// Starts nothing yet.
     pub fn new(domains: Domains) -> Arc<Self> {
-        Arc::new(Self { domains, started: Mutex::default() })
+        Arc::new(Self { domains, started: Mutex::default(), turns: AtomicUsize::new(0) })
     }
 
     /// The domains.

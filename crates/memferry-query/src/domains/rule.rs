@@ -2,6 +2,7 @@
 //! and their order stay.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::{DataFusionError, Result};
@@ -11,7 +12,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{ExecutionPlan, replace_children_if_necessary};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, replace_children_if_necessary};
 use memferry_schedule::{Binding, Scheduler, Stealing};
 
 use super::{DomainExec, QueryDomains};
@@ -57,9 +58,10 @@ impl PhysicalOptimizerRule for PlaceOnDomains {
             self.0.scheduler(binding).map_err(|error| DataFusionError::External(Box::new(error)))?;
         // The caller's runtime only takes the rows of such a query.
         let is_whole = is_confined || binding == Binding::Always;
-        let place = Place { scheduler, chosen: chosen.into(), stealing: options.stealing.0, is_whole };
+        let turns = &self.0.turns;
+        let place = Place { scheduler, chosen: chosen.into(), turns, stealing: options.stealing.0, is_whole };
         let Placed { plan, is_exposed, .. } = place.placed(plan)?;
-        Ok(if is_whole || is_exposed { place.on_domain(plan) } else { plan })
+        Ok(if is_whole || is_exposed { place.on_domain(plan, is_exposed) } else { plan })
     }
 
     fn name(&self) -> &str {
@@ -71,10 +73,12 @@ impl PhysicalOptimizerRule for PlaceOnDomains {
     }
 }
 
-struct Place {
+struct Place<'a> {
     scheduler: Scheduler,
     /// Indices of the domains on which the query runs.
     chosen: Arc<[usize]>,
+    /// Parts that took a domain in turn.
+    turns: &'a AtomicUsize,
     stealing: Stealing,
     /// Whether the whole plan runs on domains, its small parts and files too.
     is_whole: bool,
@@ -88,7 +92,7 @@ struct Placed {
     is_exposed: bool,
 }
 
-impl Place {
+impl Place<'_> {
     fn placed(&self, plan: Arc<dyn ExecutionPlan>) -> Result<Placed> {
         if let Some(scan) = plan.downcast_ref::<TieredScanExec>() {
             if !self.is_whole && scan.row_groups_count() < self.scheduler.domains().len() {
@@ -96,7 +100,7 @@ impl Place {
             }
             let scan = Arc::new(scan.on_domains(self.scheduler.domains(), &self.chosen, self.stealing));
             let is_alone = self.scheduler.binding() == Binding::Preferred;
-            let plan = if is_alone { self.on_domain(scan) } else { scan };
+            let plan = if is_alone { self.on_domain(scan, true) } else { scan };
             return Ok(Placed { plan, is_large: true, is_exposed: !is_alone });
         }
         let mut is_large = plan.children().is_empty() && self.is_whole;
@@ -106,7 +110,7 @@ impl Place {
             let child = self.placed(child)?;
             is_large |= child.is_large;
             if hops && child.is_large {
-                return Ok(self.on_domain(child.plan));
+                return Ok(self.on_domain(child.plan, child.is_exposed));
             }
             is_exposed |= child.is_exposed;
             Ok(child.plan)
@@ -115,11 +119,20 @@ impl Place {
         Ok(Placed { plan: replace_children_if_necessary(plan, children)?, is_large, is_exposed })
     }
 
-    fn on_domain(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    /// The partitions of a scan that is exposed are those of its domains. What has one partition otherwise, such as the end of
+    /// an aggregation, takes the next domain: on the first one it would wait, in all queries, for the scans there.
+    fn on_domain(&self, plan: Arc<dyn ExecutionPlan>, is_exposed: bool) -> Arc<dyn ExecutionPlan> {
         if plan.downcast_ref::<DomainExec>().is_some() {
             return plan;
         }
-        Arc::new(DomainExec::new(plan, self.scheduler.clone(), Arc::clone(&self.chosen)))
+        let domains = match plan.output_partitioning().partition_count() {
+            // ORDERING: Relaxed: any order of turns will do.
+            1 if !is_exposed => {
+                [self.chosen[self.turns.fetch_add(1, Ordering::Relaxed) % self.chosen.len()]].into()
+            }
+            _ => Arc::clone(&self.chosen),
+        };
+        Arc::new(DomainExec::new(plan, self.scheduler.clone(), domains))
     }
 }
 

@@ -14,6 +14,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,12 +39,10 @@ use tokio::task::coop::consume_budget;
 use super::TieredScanExec;
 use super::admission::{Admission, Near};
 use super::claims::{Place, Places};
-use super::filter::{
-    ChunkColumns, FilterInput, FilterOptions, RowFilter, Selection, predicate_of, snapshot_weakened,
-};
+use super::filter::{ChunkColumns, FilterInput, FilterOptions, RowFilter, Selection, snapshot_weakened};
 use super::keys::KeyRanges;
 use super::report::ScanMetrics;
-use crate::data::{Encoding, ROW_GROUP_ROWS, RowGroup};
+use crate::data::{Encoding, ROW_GROUP_ROWS, RowGroup, Selected, within};
 use crate::near::{NearColumn, deadline};
 use crate::placement::{Reader, Sums};
 use crate::table::TieredColumns;
@@ -107,6 +106,7 @@ struct PartitionScan {
     /// Rows of the next chunk; doubles from one batch, so that a filter is tried on few rows first.
     chunk_rows: usize,
     chunk_rows_max: usize,
+    compare_kept: bool,
     merge_batches: bool,
     fetch_left: usize,
     /// Row groups whose columns have been requested; the next one to read is first.
@@ -150,7 +150,10 @@ impl OpenGroup {
 }
 
 /// The rows of a chunk in the columns of the filter.
-struct Columns<'a>(HashMap<usize, ChunkColumn<'a>>);
+struct Columns<'a> {
+    by_index: HashMap<usize, ChunkColumn<'a>>,
+    compare_kept: bool,
+}
 
 struct ChunkColumn<'a> {
     array: ArrayRef,
@@ -161,7 +164,7 @@ struct ChunkColumn<'a> {
 
 impl ChunkColumns for Columns<'_> {
     fn values(&self, column: usize) -> ArrayRef {
-        let ChunkColumn { array, encoding, decoded } = &self.0[&column];
+        let ChunkColumn { array, encoding, decoded } = &self.by_index[&column];
         match encoding {
             Some(encoding) => Arc::clone(decoded.get_or_init(|| encoding.decode(array))),
             None => Arc::clone(array),
@@ -169,8 +172,13 @@ impl ChunkColumns for Columns<'_> {
     }
 
     fn dictionary(&self, column: usize) -> Option<DictionaryArray<UInt8Type>> {
-        let ChunkColumn { array, encoding, .. } = &self.0[&column];
+        let ChunkColumn { array, encoding, .. } = &self.by_index[&column];
         matches!(encoding, Some(Encoding::Dictionary)).then(|| array.as_dictionary::<UInt8Type>().clone())
+    }
+
+    fn within(&self, column: usize, keys: &RangeInclusive<i64>) -> Option<BooleanBuffer> {
+        let ChunkColumn { array, encoding, .. } = &self.by_index[&column];
+        if self.compare_kept { within(array, *encoding, keys) } else { None }
     }
 }
 
@@ -188,6 +196,8 @@ struct Run {
     rows: usize,
     /// Rows that passed; `None`: all.
     mask: Option<BooleanBuffer>,
+    /// Their number.
+    passed: usize,
 }
 
 impl PartitionScan {
@@ -263,6 +273,7 @@ impl PartitionScan {
             batch_rows,
             chunk_rows: batch_rows,
             chunk_rows_max: chunk_rows_max.unwrap_or(batch_rows),
+            compare_kept: options.compare_kept,
             merge_batches: options.merge_batches,
             fetch_left: scan.fetch.unwrap_or(usize::MAX),
             window: VecDeque::new(),
@@ -454,7 +465,7 @@ impl PartitionScan {
                     )
                 })
                 .collect();
-            self.filter.select(rows, &Columns(columns))?
+            self.filter.select(rows, &Columns { by_index: columns, compare_kept: self.compare_kept })?
         };
         Ok(Chunk { start, rows, passed, rows_done: 0 })
     }
@@ -477,13 +488,13 @@ impl PartitionScan {
         let _timer = self.baseline.elapsed_compute().timer();
         let cpus = self.reader.node(self.columns.tiers.machine());
         let group = &mut self.window[0];
-        let filter = run.mask.as_ref().map(predicate_of);
+        let selected = run.mask.as_ref().map(|mask| Selected::new(mask, run.passed));
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.output.len());
         for &place in &self.output {
             let column = &mut group.columns[place];
             // Rows that filtering copies may come from near memory without limit; slices pin it.
             let encoding = group.encodings[place].as_ref();
-            let (array, near_bytes) = match (encoding, &filter) {
+            let (array, near_bytes) = match (encoding, &selected) {
                 (Some(encoding), _) if !encoding.outlives_decoding(column.home()) => column.read(),
                 (None, Some(_)) if !column.outlives_filter() => column.read(),
                 _ => column.read_leaving(&self.pins),
@@ -500,16 +511,13 @@ impl PartitionScan {
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
             }
             let rows = array.slice(run.start, run.rows);
-            columns.push(match (encoding, &filter, &run.mask) {
-                (Some(encoding), Some(filter), Some(mask)) => {
-                    encoding.decode_selected(&rows, mask, filter)?
-                }
-                (Some(encoding), ..) => encoding.decode(&rows),
-                (None, Some(filter), _) => filter.filter(&rows)?,
-                (None, None, _) => rows,
+            columns.push(match (encoding, &selected) {
+                (_, Some(selected)) => selected.of(&rows, encoding)?,
+                (Some(encoding), None) => encoding.decode(&rows),
+                (None, None) => rows,
             });
         }
-        let rows = filter.as_ref().map_or(run.rows, |filter| filter.count());
+        let rows = run.passed;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let mut batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
         if rows > self.fetch_left {
@@ -539,8 +547,9 @@ impl Chunk {
             match &self.passed {
                 Selection::None => self.rows_done = self.rows,
                 Selection::All { .. } => {
-                    self.rows_done += block(start);
-                    return Some(Run { start: self.start + start, rows: block(start), mask: None });
+                    let rows = block(start);
+                    self.rows_done += rows;
+                    return Some(Run { start: self.start + start, rows, mask: None, passed: rows });
                 }
                 Selection::Some { mask, .. } => {
                     let mut passed = 0;
@@ -557,7 +566,7 @@ impl Chunk {
                     let rows = end - start;
                     if passed > 0 {
                         let mask = (passed < rows).then(|| mask.slice(start, rows));
-                        return Some(Run { start: self.start + start, rows, mask });
+                        return Some(Run { start: self.start + start, rows, mask, passed });
                     }
                 }
             }

@@ -188,6 +188,19 @@ async fn explain_shows_the_placement_and_metrics_count_it() {
     assert_eq!(count::<DomainExec>(plan.as_ref()), 0);
 }
 
+/// On the same domain they would all wait for its scans, and the other domains would be idle.
+#[tokio::test]
+async fn the_ends_of_aggregations_take_the_domains_in_turns() {
+    let Some(domains) = two_domains() else { return };
+    let context = on(&domains, Prefetch::Off, "opportunistic", "any").await;
+    let count = "select count(*) from t where b > 3";
+    let shown = explain(&context, &format!("{count} union all {count} union all {count}")).await;
+    let of = |domains: &str| shown.matches(&format!("domains=[{domains}]")).count();
+    let (first, second) = (of("0"), of("1"));
+    assert!(first + second == 3 && first.abs_diff(second) == 1, "{shown}");
+    assert_eq!(of("0, 1"), 3, "the scans: {shown}");
+}
+
 fn displayable_with_metrics(plan: &dyn ExecutionPlan) -> String {
     datafusion::physical_plan::display::DisplayableExecutionPlan::with_full_metrics(plan)
         .indent(true)

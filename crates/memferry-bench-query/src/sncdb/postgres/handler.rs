@@ -8,17 +8,18 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement as SqlStatement;
-use futures::Sink;
+use futures::{Sink, SinkExt, StreamExt};
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::auth::noop::NoopStartupHandler;
 use pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
-use pgwire::api::portal::{Format, Portal};
-use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler};
-use pgwire::api::results::{FieldInfo, Response};
+use pgwire::api::portal::{Format, Portal, PortalExecutionState};
+use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_partial_query_response};
+use pgwire::api::results::{FieldInfo, Response, Tag};
 use pgwire::api::stmt::QueryParser;
-use pgwire::api::store::PortalStore;
+use pgwire::api::store::{Entry, PortalStore};
 use pgwire::api::{
-    ClientInfo, ClientPortalStore, ConnectionHandle, ConnectionManager, PgWireServerHandlers, Type,
+    ClientInfo, ClientPortalStore, ConnectionHandle, ConnectionManager, DEFAULT_NAME, PgWireConnectionState,
+    PgWireServerHandlers, Type,
 };
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
@@ -164,6 +165,22 @@ impl ExtendedQueryHandler for Extended {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         message.max_rows = message.max_rows.clamp(0, ROWS_AT_ONCE_MAX);
+        if message.max_rows > 0 {
+            return self._on_execute(client, message).await;
+        }
+        // All rows that are left of a portal of which some were fetched. pgwire would collect them first.
+        let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
+        if let Some(Entry::Value(portal)) = client.portal_store().get_portal(name)
+            && let state = portal.state()
+            && let mut state = state.lock().await
+            && let PortalExecutionState::Suspended(rest) = &mut *state
+        {
+            client.set_state(PgWireConnectionState::QueryInProgress);
+            send_partial_query_response(client, rest, 0).await?;
+            *state = PortalExecutionState::Finished;
+            client.set_state(PgWireConnectionState::ReadyForQuery);
+            return Ok(());
+        }
         self._on_execute(client, message).await
     }
 
@@ -171,7 +188,7 @@ impl ExtendedQueryHandler for Extended {
         &self,
         client: &mut C,
         portal: &Portal<Prepared>,
-        _max_rows: usize,
+        max_rows: usize,
     ) -> PgWireResult<Response>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
@@ -182,7 +199,21 @@ impl ExtendedQueryHandler for Extended {
         let prepared = &portal.statement.statement;
         let values = parameters(portal, &parameter_types(prepared)?)?;
         let begun = self.0.begin(prepared.clone(), values).await?;
-        begun.response(&portal.result_column_format, &self.0.stop(client).await)
+        if max_rows > 0 {
+            return begun.response(&portal.result_column_format, &self.0.stop(client).await);
+        }
+        // All rows, as they come: pgwire would collect them first. It watches for a request to cancel until this returns.
+        let stop = Stop::when(Arc::clone(&self.0.watched), None);
+        let Response::Query(mut answer) = begun.response(&portal.result_column_format, &stop)? else {
+            return Ok(Response::Execution(Tag::new("OK")));
+        };
+        let mut rows = 0;
+        while let Some(row) = answer.data_rows().next().await {
+            client.feed(PgWireBackendMessage::DataRow(row?)).await?;
+            rows += 1;
+        }
+        *portal.state().lock().await = PortalExecutionState::Finished;
+        Ok(Response::Execution(Tag::new(answer.command_tag()).with_rows(rows)))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Kuper et al. 2024: conditions under which a device is faster than a core.
 
-use memferry::internals::{Endpoints, Hardware, Offload};
+use memferry::internals::{Hardware, Offload};
 use memferry::model::ModelError;
 use memferry::topology::Machine;
 
+use super::super::curves::{PacketTime, copies_gain, devices_rate, storage_target_cores};
 use super::List;
-use crate::cases::{cores_with_device, full_gain_cores};
-use crate::mover::DESCRIPTOR_NS;
+use crate::cases::full_gain_cores;
 
 const CALIBRATED_ON: &[&str] = &["K029", "K030", "K032"];
 
@@ -123,7 +123,7 @@ impl List {
         self.devices(&hardware, &costs)?;
         self.packets();
         // Appendix A: programs that do little but copy gain at most what a device is faster than a core.
-        let faster = costs.device_rate() / (kib * kib / costs.core_s(kib * kib));
+        let faster = copies_gain(&costs, kib * kib);
         for (name, row) in [
             ("libfabric Pingpong", "K086"),
             ("libfabric RMA", "K087"),
@@ -150,11 +150,8 @@ impl List {
             ("16 KB random reads", 16.0, "K109", "K110", "K111"),
             ("128 KB sequential reads", 128.0, "K112", "K113", "K114"),
         ] {
-            // Assumed: a digest passes each byte once, a copy passes it twice.
-            let digest_ns = costs.core_s(kib * 1024.0 / 2.0) * 1e9;
-            let request_ns = DESCRIPTOR_NS + costs.submit_s() * 1e9;
             let published = (self.published(none), self.published(core));
-            let cores = cores_with_device(published, digest_ns, request_ns);
+            let cores = storage_target_cores(costs, kib * 1024.0, published);
             self.figure(&format!("cores of a storage target, {name}"), &[device], cores, "cores");
         }
     }
@@ -163,12 +160,9 @@ impl List {
     fn devices(&mut self, hardware: &Hardware, costs: &Offload) -> Result<(), ModelError> {
         let kib = 1024.0;
         self.context = &["K029", "K030", "K032", "K052"];
-        let memories = |count: usize| {
-            hardware.copy_rate(&(0..count).collect::<Vec<_>>(), Endpoints::default()).unwrap_or(f64::INFINITY)
-        };
         let in_flight = self.published("K026") as usize;
         let rate = |count: usize, size: f64| -> Result<f64, ModelError> {
-            Ok(costs.batch_rate_into_cache(size, 1, in_flight, count)?.min(memories(count)) / 1e9)
+            Ok(devices_rate(hardware, costs, count, size, in_flight)? / 1e9)
         };
         let linear = rate(4, 64.0 * kib)? / rate(1, 64.0 * kib)?;
         self.statement("linear up to four devices", &["K049"], (linear - 4.0).abs() < 0.2);
@@ -202,20 +196,17 @@ impl List {
     /// of 512 bytes; what remains without them is the most that a device can gain.
     fn packets(&mut self) {
         self.context = &["K077"];
-        let copied = self.published("K077") / 100.0;
-        // In units of the fixed time.
-        let copying = |bytes: f64| copied / (1.0 - copied) * bytes / 512.0;
-        let packet = |bytes: f64| 1.0 + copying(bytes);
-        let share = |bytes: f64| 100.0 * copying(bytes) / packet(bytes);
+        let packet = PacketTime::of(self.published("K077") / 100.0);
+        let share = |bytes: f64| 100.0 * packet.copied_share(bytes);
         self.figure("copies of a packet of 512 B", &["K077"], share(512.0), "%").is_fit = true;
         self.figure("copies of a packet of 1 KB", &["K078"], share(1024.0), "%");
-        let dropped = 100.0 * (1.0 - packet(256.0) / packet(1024.0));
+        let dropped = 100.0 * (1.0 - packet.whole(256.0) / packet.whole(1024.0));
         self.figure("packets dropped from 256 B to 1 KB", &["K079"], dropped, "%").unexplained = Some(
             "copies of packets of 256 bytes may cost less for each byte, since they come out of the first cache",
         );
-        self.figure("least gain of packets above 256 B", &["K083"], packet(512.0), "x").unexplained =
+        self.figure("least gain of packets above 256 B", &["K083"], packet.whole(512.0), "x").unexplained =
             Some("making and submitting a descriptor takes time of the core, which is not printed");
         // The largest packet of Ethernet without jumbo frames; the paper names none.
-        self.figure("largest gain of packets", &["K084"], packet(1518.0), "x");
+        self.figure("largest gain of packets", &["K084"], packet.whole(1518.0), "x");
     }
 }

@@ -23,7 +23,9 @@ pub(super) fn left_of(y: &Mapping) -> i64 {
 
 /// A vertical axis with its grid and its label, which is above it.
 pub(super) fn vertical(figure: &Figure, plot: &mut Block, y: &Mapping, (left, right): (i64, i64)) {
-    plot.text(0, 11, SMALL, "muted", fitted(&figure.y.label, WIDTH, SMALL, false));
+    if !figure.y.label.is_empty() {
+        plot.text(0, 11, SMALL, "muted", fitted(&figure.y.label, WIDTH, SMALL, false));
+    }
     for (at, label) in y.ticks() {
         plot.paths.push(Path::line("grid", &[(left as f64, at), (right as f64, at)]));
         plot.text_at(Anchor::End, left - 6, at as i64 + 4, SMALL, "muted figure", label);

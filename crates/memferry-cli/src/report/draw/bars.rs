@@ -1,6 +1,6 @@
-//! Vertical bars in groups.
+//! Vertical bars, in groups or on each other.
 
-use super::super::figure::{Figure, Point};
+use super::super::figure::{Figure, Kind, Point};
 use super::axes::{left_of, mark, values, vertical};
 use super::marks::{bar, dot, series_class};
 use super::scale::{Mapping, short};
@@ -19,8 +19,10 @@ pub(super) fn draw(figure: &Figure) -> Block {
     // Room for the name above a rule.
     let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * 1.1);
     let values = |point: &Point| values(point).chain(above(point));
+    let stacks = figure.points.iter().filter(|_| figure.kind == Kind::Stacks).map(|it| height(figure, it));
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
-    let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
+    let y =
+        Mapping::new(&figure.y, figure.points.iter().flat_map(values).chain(stacks), false, (bottom, top));
     let left = left_of(&y);
     let mut plot = Block::new("", WIDTH, TOP + PLOT_HEIGHT);
     vertical(figure, &mut plot, &y, (left, WIDTH));
@@ -29,7 +31,8 @@ pub(super) fn draw(figure: &Figure) -> Block {
     let mut labels_height = 0;
     for (index, group) in groups.into_iter().enumerate() {
         let start = left as f64 + index as f64 * group_width;
-        draw_group(figure, group, &mut plot, &y, (start + GAP / 2.0, group_width - GAP));
+        let draw = if figure.kind == Kind::Stacks { draw_stacks } else { draw_group };
+        draw(figure, group, &mut plot, &y, (start + GAP / 2.0, group_width - GAP));
         for (line, text) in (1..).zip(wrapped(group, group_width as i64 - 4, SMALL, false)) {
             let middle = (start + group_width / 2.0) as i64;
             plot.text_at(Anchor::Middle, middle, TOP + PLOT_HEIGHT + 16 * line, SMALL, "muted", text);
@@ -83,6 +86,34 @@ fn draw_group(figure: &Figure, group: &str, plot: &mut Block, y: &Mapping, (x, w
         for it in dots {
             let Some(value) = it.y else { continue };
             plot.children.push(mark(figure, it, vec![dot(middle, y.at(value))]));
+        }
+    }
+}
+
+/// The height of the stack that a bar is in.
+fn height(figure: &Figure, of: &Point) -> f64 {
+    let is_in = |it: &&Point| (&it.x, it.how) == (&of.x, of.how) && !is_rule(it);
+    figure.points.iter().filter(is_in).filter_map(|it| it.y).sum()
+}
+
+/// Draws the bars of all series for one name on each other, beside each other by their provenance.
+fn draw_stacks(figure: &Figure, group: &str, plot: &mut Block, y: &Mapping, (x, width): (f64, f64)) {
+    let own = || figure.points.iter().filter(|it| it.x == group && !is_rule(it));
+    let hows = distinct(own().map(|it| it.how));
+    let bar_width = (width / hows.len().max(1) as f64).min(BAR_MAX);
+    let start = x + (width - bar_width * hows.len() as f64) / 2.0;
+    for (place, how) in hows.into_iter().enumerate() {
+        let at = start + place as f64 * bar_width;
+        let mut below = 0.0;
+        for (index, name) in series(figure).into_iter().enumerate() {
+            for it in own().filter(|it| it.how == how && it.series == name) {
+                let Some(value) = it.y else { continue };
+                let ends = [below, below + value].map(|end: f64| y.at(end.max(y.base())));
+                let paths =
+                    bar(series_class(index), how, at + 0.5, ends[1], bar_width - 1.0, ends[0] - ends[1]);
+                plot.children.push(mark(figure, it, paths));
+                below += value;
+            }
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::canvas::{Anchor, Block, Path, SMALL, fitted, text_width};
 
 const PLOT_HEIGHT: i64 = 200;
 const TICKS_MAX: usize = 8;
+/// Distance of the names of vertical rules, which are below each other.
+const LABEL_LINE: i64 = 14;
 /// Height for the label above the vertical axis and half the label of its last tick.
 const TOP: i64 = 24;
 /// Height for the ticks and the label of the horizontal axis.
@@ -23,8 +25,13 @@ pub(super) fn draw(figure: &Figure, whole: &Figure) -> Block {
     // Room above a rule for its name and for those of vertical rules.
     let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * HEADROOM);
     let values = |point: &Point| values(point).chain(above(point));
+    // Room above all marks for the names of vertical rules.
+    let upright = figure.points.iter().filter(|point| point.y.is_none()).count() as f64;
+    let headroom = PLOT_HEIGHT as f64 / (PLOT_HEIGHT as f64 - LABEL_LINE as f64 * upright).max(1.0);
+    let highest = figure.points.iter().flat_map(values).reduce(f64::max).filter(|_| upright > 0.0);
+    let values = figure.points.iter().flat_map(values).chain(highest.map(|value| value * headroom));
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
-    let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
+    let y = Mapping::new(&figure.y, values, false, (bottom, top));
     let left = left_of(&y);
     let right = WIDTH - RIGHT;
     let x_of = |point: &Point| point.x.parse::<f64>().ok();
@@ -83,7 +90,7 @@ fn rules(figure: &Figure, plot: &mut Block, x: &Mapping, y: &Mapping, (left, rig
         } else if let Some(at) = point.x.parse().ok().map(|value| x.at(value)) {
             plot.paths.push(Path::line("rule", &[(at, top), (at, bottom)]));
             // Names are below each other, on the side with room.
-            let line = TOP + 12 + 14 * upright;
+            let line = TOP + 12 + LABEL_LINE * upright;
             upright += 1;
             match at as i64 + 5 + text_width(&label, SMALL, false) <= right {
                 true => plot.text(at as i64 + 5, line, SMALL, "ink halo", label),

@@ -47,7 +47,7 @@ pub(super) fn parts(figure: &Figure) -> Vec<String> {
 
 fn picture(figure: &Figure) -> Block {
     let content = match figure.kind {
-        Kind::Lines | Kind::Bars | Kind::Rows => {
+        Kind::Lines | Kind::Bars | Kind::Stacks | Kind::Rows => {
             let mut all = Block::new("", WIDTH, 0);
             for panel in &panels(figure) {
                 let gap = if all.height == 0 { 0 } else { 12 };
@@ -74,7 +74,7 @@ fn on_paper(body: Block) -> Block {
 
 /// The panels of a figure of plots, each as a figure; other figures draw their panels themselves.
 fn panels(figure: &Figure) -> Vec<Figure> {
-    if !matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) {
+    if !figure.kind.is_plot() {
         return vec![figure.clone()];
     }
     let panel = |name: &String| {
@@ -100,7 +100,7 @@ fn plot(panel: &Figure, whole: &Figure) -> Block {
     }
     let plot = match panel.kind {
         Kind::Lines => lines::draw(panel, whole),
-        Kind::Bars => bars::draw(panel),
+        Kind::Bars | Kind::Stacks => bars::draw(panel),
         _ => rows::draw(panel),
     };
     all.append(plot, 0, 8);
@@ -167,8 +167,7 @@ pub(super) fn forms() -> String {
 
 /// The legend of the forms in a figure.
 fn key(figure: &Figure) -> Block {
-    let has_rules =
-        matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) && figure.points.iter().any(is_rule);
+    let has_rules = figure.kind.is_plot() && figure.points.iter().any(is_rule);
     let mut hows = distinct(figure.points.iter().map(|point| point.how));
     hows.sort();
     let items = hows.into_iter().map(|how| {
@@ -208,7 +207,8 @@ fn tooltip(figure: &Figure, point: &Point) -> String {
     if let Some((low, high)) = point.range {
         text += &format!(" ({} to {})", number(low), number(high));
     }
-    format!("{text}, {}; {}", point.how, figure.y.label)
+    let unit = if figure.y.label.is_empty() { String::new() } else { format!("; {}", figure.y.label) };
+    format!("{text}, {}{unit}", point.how)
 }
 
 #[cfg(test)]

@@ -4,17 +4,27 @@ use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::super::papers::Papers;
 use super::*;
 use crate::canvas::tests::xml_error;
+use memferry::topology::Machine;
 use memferry_bench::harness::Provenance;
 
 /// The figures of the publications, and extreme ones.
 fn figures() -> Vec<Figure> {
     let papers = Papers::read().unwrap();
     let mut figures = papers.query_figures();
-    figures.extend(papers.copy_figures().unwrap());
+    figures.extend(papers.thesis_copy_figures().unwrap());
+    figures.extend(papers.kuper_figures(&Machine::from_profile("spr-56c").unwrap(), &[]).unwrap());
     figures.extend(papers.domain_figures().unwrap());
     figures.extend(papers.error_figures());
     assert!(figures.len() > 12 && figures.iter().all(|figure| !figure.points.is_empty()));
-    let kinds = [Kind::Lines, Kind::Bars, Kind::Rows, Kind::HalfCircles, Kind::HeatLess, Kind::HeatMore];
+    let kinds = [
+        Kind::Lines,
+        Kind::Bars,
+        Kind::Stacks,
+        Kind::Rows,
+        Kind::HalfCircles,
+        Kind::HeatLess,
+        Kind::HeatMore,
+    ];
     let hows = [Provenance::Measured, Provenance::Emulated, Provenance::Modelled, Provenance::Published];
     for (number, kind) in kinds.into_iter().enumerate() {
         for (count, scale) in [(1, Scale::Linear), (9, Scale::Log), (23, Scale::Bytes)] {
@@ -153,4 +163,40 @@ fn bars_are_proportional() {
     let bars = bars(&picture(&figure));
     assert_eq!(bars.len(), 3);
     assert!((bars[1] / bars[0] - 2.0).abs() < 0.01 && (bars[2] / bars[0] - 3.0).abs() < 0.01, "{bars:?}");
+}
+
+#[test]
+fn stacks_add_up() {
+    let mut figure = Figure::new("stacks", Kind::Stacks, "Stacks");
+    let point = |series: &str, x: &str, y: f64| Point::new(series, Provenance::Measured, x, y);
+    figure.points = vec![point("all", "CPU", 6.0), point("submit", "DSA", 1.0), point("wait", "DSA", 3.0)];
+    let picture = picture(&figure);
+    fn bars(block: &Block) -> Vec<(f64, f64)> {
+        let own =
+            block.title.iter().flat_map(|_| &block.paths).map(|path| (path.bounds().1, path.bounds().3));
+        own.chain(block.children.iter().flat_map(bars)).collect()
+    }
+    let [all, submit, wait] = bars(&picture)[..] else { panic!() };
+    assert!((wait.1 - submit.0).abs() < 1e-6, "on each other: {submit:?} {wait:?}");
+    assert!((submit.1 - all.1).abs() < 1e-6, "on the axis: {submit:?} {all:?}");
+    let share = (submit.1 - wait.0) / (all.1 - all.0);
+    assert!((share - 4.0 / 6.0).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn names_of_vertical_rules_are_above_the_marks() {
+    let mut figure = Figure::new("rules", Kind::Lines, "Rules");
+    figure.points = ["1", "2", "4"].map(|x| Point::new("all", Provenance::Measured, x, 100.0)).into();
+    let names = ["from", "to"];
+    figure.points.extend(names.map(|name| Point::upright_rule(name, Provenance::Published, 2.0)));
+    let picture = picture(&figure);
+    fn tops(block: &Block, top: i64) -> Vec<f64> {
+        let y = top + block.y;
+        let own = block.title.iter().flat_map(|_| &block.paths).map(|path| y as f64 + path.bounds().1);
+        own.chain(block.children.iter().flat_map(|child| tops(child, y))).collect()
+    }
+    let highest = tops(&picture, 0).into_iter().reduce(f64::min).unwrap();
+    let found = texts(&picture, (0, 0)).into_iter().filter(|(_, text)| names.contains(&&**text));
+    let bottoms: Vec<i64> = found.map(|((.., bottom), _)| bottom).collect();
+    assert!(bottoms.len() == 2 && bottoms.iter().all(|it| *it as f64 <= highest), "{bottoms:?} {highest}");
 }

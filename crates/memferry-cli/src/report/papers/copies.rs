@@ -1,4 +1,4 @@
-//! Copies by devices: throughput over sizes, batches, threads, devices and nodes.
+//! Copies by devices: the figures of chapter 3 of Fürst 2024, over sizes, batches, threads, devices and nodes.
 
 use anyhow::Result;
 use memferry::internals::{Endpoints, Hardware, Offload, copy_s};
@@ -10,7 +10,6 @@ use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::{Papers, XEON_MAX};
 use memferry_bench::harness::Provenance;
 
-const SAPPHIRE_RAPIDS: &str = "spr-56c";
 const GIB: f64 = (1 << 30) as f64;
 const ROUTES: [(Route, &str); 5] = [
     (Route::Single, "one"),
@@ -21,16 +20,10 @@ const ROUTES: [(Route, &str); 5] = [
 ];
 
 impl Papers {
-    /// Throughput over sizes, batches, threads, devices and nodes.
-    pub(in crate::report) fn copy_figures(&self) -> Result<Vec<Figure>> {
-        let figures = [
-            self.thesis_submit()?,
-            self.thesis_threads()?,
-            self.thesis_routes()?,
-            self.thesis_scaling()?,
-            self.kuper_sizes()?,
-            self.kuper_batches()?,
-        ];
+    /// Figures 3.4 to 3.7 of Fürst 2024.
+    pub(in crate::report) fn thesis_copy_figures(&self) -> Result<Vec<Figure>> {
+        let figures =
+            [self.thesis_submit()?, self.thesis_threads()?, self.thesis_routes()?, self.thesis_scaling()?];
         Ok(figures.into())
     }
 
@@ -126,39 +119,6 @@ impl Papers {
         }
         figure.points.extend(self.published.dot("F038", "mean of four nodes", "1"));
         figure.published_rule("peak to a node", self.published.get("F048"));
-        Ok(figure)
-    }
-
-    fn kuper_sizes(&self) -> Result<Figure> {
-        let mut figure = device_and_core("kuper-figure-2", &Machine::from_profile(SAPPHIRE_RAPIDS)?)?;
-        figure.title = "A device and a core, by size".to_owned();
-        figure.about = "As figures 2 and 4 of Kuper et al. 2024, Sapphire Rapids. Published are the sizes from \
-                        which the device is faster, waited for and kept busy, which were calibrated on, and its \
-                        limit."
-            .to_owned();
-        let even = |row, unit: f64| self.published.get(row).map(|size| size * unit);
-        figure.published_upright_rule("break-even, kept busy", even("K030", 1.0));
-        figure.published_upright_rule("break-even, waited for", even("K029", 1024.0));
-        figure.published_rule("limit", self.published.get("K032"));
-        Ok(figure)
-    }
-
-    fn kuper_batches(&self) -> Result<Figure> {
-        let costs = Offload::of(&Hardware::of(&Machine::from_profile(SAPPHIRE_RAPIDS)?)?)?;
-        let mut figure = throughput("kuper-figure-3", "Batches that are waited for, by size", "GB/s");
-        figure.about =
-            "As figure 3 of Kuper et al. 2024: one batch at a time; sizes are those of one descriptor. \
-             Published: 256 KB reach the limit in any batch."
-                .to_owned();
-        for batch in [1, 4, 16, 64] {
-            for power in 8..=20 {
-                let bytes = f64::from(1 << power);
-                let name = if batch == 1 { "no batch".to_owned() } else { format!("batches of {batch}") };
-                let rate = costs.batch_rate(bytes, batch, 1)? / 1e9;
-                figure.points.push(Point::new(name, Provenance::Modelled, bytes.to_string(), rate));
-            }
-        }
-        figure.published_rule("limit", self.published.get("K032"));
         Ok(figure)
     }
 }

@@ -2,6 +2,7 @@
 
 mod copies;
 mod domains;
+mod kuper;
 mod study;
 
 use anyhow::Result;
