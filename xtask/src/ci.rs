@@ -24,6 +24,7 @@ const DEFAULT_MEMBERS: &[&str] = &[
     "memferry",
     "memferry-guest",
     "memferry-schedule",
+    "memferry-kernels",
     "memferry-query",
     "memferry-bench",
     "memferry-bench-query",

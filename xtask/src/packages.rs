@@ -14,6 +14,7 @@ const LIGHT: &[&str] = &[
     "memferry",
     "memferry-guest",
     "memferry-schedule",
+    "memferry-kernels",
     "memferry-c",
     "memferry-emulate-embed",
     "memferry-emulate-preload",

@@ -225,6 +225,7 @@ impl QueryBenchmark {
             }
         }
         let [off, auto, _] = &ways;
+        rows.extend(self.planning_rows(scale, auto, &plain, &queries)?);
         if let Some(python) = &self.python {
             rows.extend(self.peer_rows(python, scale, &tables, auto, &queries)?);
         }

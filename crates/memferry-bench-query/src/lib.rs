@@ -16,6 +16,7 @@ mod dsa;
 mod modelled;
 mod paper_table;
 mod peers;
+mod planning;
 mod process;
 mod runner;
 pub mod sncdb;

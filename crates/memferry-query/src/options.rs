@@ -151,6 +151,9 @@ extensions_options! {
         /// Let expensive conjuncts look only at rows that passed the ones before.
         pub sparse_filters: bool, default = true
 
+        /// Compare columns with constants in the form in which they are kept, all comparisons of a column at once.
+        pub compare_kept: bool, default = true
+
         /// Materialise what passed of several batches at once.
         pub merge_batches: bool, default = true
 

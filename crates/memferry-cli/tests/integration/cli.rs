@@ -420,6 +420,10 @@ fn bench_query_in_small_on_a_full_disk() {
     let figure = |name: &str| selective[name].as_f64().unwrap();
     assert!((figure("peer_value") / figure("value") / figure("ratio") - 1.0).abs() < 0.01, "{selective}");
     assert!(row("selective_ablation_merge_batches")["ratio"].as_f64().unwrap() > 0.0);
+    assert!(row("sf0.01_planning")["value"].as_f64().unwrap() > 0.0);
+    assert!(
+        row("planning_us_max")["value"].as_f64().unwrap() >= row("planning_us")["value"].as_f64().unwrap()
+    );
     assert!(row("rss_peak_bytes")["value"].as_f64().unwrap() > 1e6);
 }
 

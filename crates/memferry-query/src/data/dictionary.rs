@@ -6,28 +6,24 @@
 //! ```
 //!
 //! Each row group has its own dictionary, chosen when the row group is cut. A filter is evaluated for the values, not for the
-//! rows: [`passing`] compares keys with the places of the values that pass. Values in order make these few ranges.
+//! rows: [`passing`] compares keys with the places of the values that pass. Values in order often make these one range.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, DictionaryArray, UInt8Array, UInt32Array, UInt64Array,
-};
+use arrow::array::{Array, ArrayRef, AsArray, DictionaryArray, UInt8Array, UInt32Array, UInt64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
-use arrow::compute::kernels::cmp::{eq, gt_eq, lt_eq};
 use arrow::compute::{interleave, sort_to_indices, take};
 use arrow::datatypes::{DataType, Decimal128Type, ToByteSlice, UInt8Type};
-use arrow::error::ArrowError;
+use memferry_kernels::{Bits, one_of, within};
+
+use crate::packed::bits_of;
 
 /// Most values of a dictionary: as many as keys of a byte can tell apart.
 const VALUES_MAX: usize = 256;
 /// Row groups with fewer rows have none: the column then is smaller than the pages that a scan reads of it.
-const ROWS_MIN: usize = 4096;
+pub(super) const ROWS_MIN: usize = 4096;
 /// Slots of the table that finds the key of a value; a power of two, four times [`VALUES_MAX`] so that few values collide.
 const SLOTS: usize = 1024;
-/// Up to this many ranges of keys are compared one by one; more are looked up.
-const RANGES_MAX: usize = 4;
 
 /// Whether columns of this type may be kept as dictionaries: those whose values have 16 bytes in memory.
 pub(super) fn supports(data_type: &DataType) -> bool {
@@ -88,55 +84,32 @@ pub(crate) fn values_of(values: &ArrayRef, keys: &dyn Array) -> ArrayRef {
 }
 
 /// The rows whose key's value passes, given that of each value, and whether a null passes.
-pub(crate) fn passing(
-    keys: &UInt8Array,
-    values: &BooleanBuffer,
-    null_passes: bool,
-) -> Result<BooleanBuffer, ArrowError> {
-    let ranges: Vec<RangeInclusive<u8>> =
-        values.set_slices().map(|(start, end)| start as u8..=(end - 1) as u8).collect();
-    let passed = if ranges.len() > RANGES_MAX {
-        // All of `values` are known, so a key that is null is the only null.
-        valid_bits(take(&BooleanArray::new(values.clone(), None), keys, None)?.as_boolean())
-    } else {
-        let mut passed = BooleanBuffer::new_unset(keys.len());
-        for range in ranges {
-            passed = &passed | &valid_bits(&within(keys, &range, values.len())?);
+pub(crate) fn passing(keys: &UInt8Array, values: &BooleanBuffer, null_passes: bool) -> BooleanBuffer {
+    let rows = keys.len();
+    let mut ranges = values.set_slices();
+    let words = match (ranges.next(), ranges.next()) {
+        (None, _) => return nulls_too(keys, BooleanBuffer::new_unset(rows), null_passes),
+        (Some((start, end)), None) => {
+            let bits = Bits { bytes: keys.values().inner(), start: 0, width: u8::BITS };
+            within(bits, rows, start as u64, end as u64 - 1)
         }
-        passed
+        _ => {
+            let passes = std::array::from_fn(|key| key < values.len() && values.value(key));
+            one_of(keys.values().inner(), rows, &passes)
+        }
     };
-    Ok(match keys.nulls() {
+    let passed = bits_of(words, rows);
+    match keys.nulls() {
+        // The key of a null may be any.
+        Some(nulls) => nulls_too(keys, &passed & nulls.inner(), null_passes),
+        None => passed,
+    }
+}
+
+fn nulls_too(keys: &UInt8Array, passed: BooleanBuffer, null_passes: bool) -> BooleanBuffer {
+    match keys.nulls() {
         Some(nulls) if null_passes => &passed | &!nulls.inner(),
         _ => passed,
-    })
-}
-
-/// The rows whose key is in `range`; no key is beyond `values_count`.
-fn within(
-    keys: &UInt8Array,
-    range: &RangeInclusive<u8>,
-    values_count: usize,
-) -> Result<BooleanArray, ArrowError> {
-    let scalar = |key: u8| UInt8Array::new_scalar(key);
-    let (start, end) = (*range.start(), *range.end());
-    if start == end {
-        return eq(keys, &scalar(start));
-    }
-    if start == 0 {
-        return lt_eq(keys, &scalar(end));
-    }
-    let from = gt_eq(keys, &scalar(start))?;
-    if usize::from(end) + 1 == values_count {
-        return Ok(from);
-    }
-    let to = lt_eq(keys, &scalar(end))?;
-    Ok(BooleanArray::new(from.values() & to.values(), from.nulls().cloned()))
-}
-
-fn valid_bits(array: &BooleanArray) -> BooleanBuffer {
-    match array.nulls() {
-        Some(nulls) => array.values() & nulls.inner(),
-        None => array.values().clone(),
     }
 }
 
@@ -314,7 +287,7 @@ mod tests {
                         .iter()
                         .map(|key| key.map_or(null_passes, |key| chosen(usize::from(key))))
                         .collect();
-                    assert_eq!(passing(&sliced, &passes, null_passes).unwrap(), expected);
+                    assert_eq!(passing(&sliced, &passes, null_passes), expected);
                 }
             }
         }

@@ -14,6 +14,8 @@ use crate::packed::BitPacked;
 /// Of a packed column, the rows that passed are unpacked one by one if they are at most one of so many; the whole run is
 /// unpacked otherwise, several rows at a time.
 const ROWS_PER_SELECTED_MIN: usize = 8;
+/// The same if values are whole bytes: a row is then a load, as it is for a filter of the values.
+const ROWS_PER_SELECTED_OF_BYTES_MIN: usize = 2;
 
 /// How the values of a column are in memory.
 #[derive(Clone, Debug)]
@@ -44,15 +46,37 @@ impl Encoding {
         filter: &FilterPredicate,
     ) -> Result<ArrayRef, ArrowError> {
         match self {
-            Encoding::Packed(packed) if filter.count() <= array.len() / ROWS_PER_SELECTED_MIN => {
-                Ok(packed.unpack_selected(array, mask))
+            Encoding::Packed(packed) => {
+                let rows_min = match packed.width() {
+                    8 | 16 | 32 | 64 => ROWS_PER_SELECTED_OF_BYTES_MIN,
+                    _ => ROWS_PER_SELECTED_MIN,
+                };
+                match filter.count() <= array.len() / rows_min {
+                    true => Ok(packed.unpack_selected(array, mask)),
+                    false => filter.filter(&packed.unpack(array)),
+                }
             }
-            Encoding::Packed(packed) => filter.filter(&packed.unpack(array)),
             Encoding::Dictionary => {
                 let dictionary = array.as_dictionary::<UInt8Type>();
                 let keys = filter.filter(dictionary.keys())?;
                 Ok(dictionary::values_of(dictionary.values(), &keys))
             }
+        }
+    }
+
+    /// Bytes of a value that is kept as it is.
+    pub(super) fn value_bytes(&self) -> usize {
+        match self {
+            Encoding::Packed(packed) => packed.value_bytes(),
+            Encoding::Dictionary => dictionary::VALUE_BYTES,
+        }
+    }
+
+    /// Whether tables choose it by themselves: planners then see the bytes of a column that is kept as its values are.
+    pub(super) fn is_chosen(&self) -> bool {
+        match self {
+            Encoding::Packed(packed) => packed.value_type().is_decimal(),
+            Encoding::Dictionary => true,
         }
     }
 

@@ -13,7 +13,7 @@ use memferry::topology::NodeId;
 use super::blocks::Blocks;
 use super::draft::PlacedColumn;
 use super::encoding::Encoding;
-use super::sorted::Sorted;
+use super::sorted::{Sorted, is_integer};
 use crate::packed::BitPacked;
 
 /// A run of rows that is kept, copied and read together.
@@ -45,7 +45,7 @@ pub(super) struct ColumnFacts {
     encoding: Option<Encoding>,
     /// Smallest and largest value of integers up to `i64`. `None` with nulls.
     values: Option<RangeInclusive<i64>>,
-    /// The keys of its blocks; `None` for an encoded column, and for types without keys.
+    /// The keys of its blocks; `None` for encoded columns other than decimals, and for types without keys.
     blocks: Option<Arc<Blocks>>,
     /// The least and the largest key, or value of a packed column, where that is known.
     keys: Option<RangeInclusive<i64>>,
@@ -70,7 +70,14 @@ impl RowGroup {
             let sorted = Sorted::new(&column.array, packed_of(encoding.as_ref()));
             let is_sorted = sorted.as_ref().is_some_and(Sorted::is_sorted);
             let is_integers = sorted.is_some();
-            let blocks = if encoding.is_none() { Blocks::of(&column.array) } else { None };
+            let blocks = match &encoding {
+                None => Blocks::of(&column.array),
+                // Other packed columns are integers, which mostly are packed because they are in no order.
+                Some(Encoding::Packed(packed)) if packed.value_type().is_decimal() => {
+                    Blocks::of(&packed.unpack(&column.array))
+                }
+                Some(_) => None,
+            };
             let keys = known.filter(|_| null_count == 0).or_else(|| Some(blocks.as_ref()?.all_keys()));
             ColumnFacts {
                 node: column.node,
@@ -174,9 +181,9 @@ impl RowGroup {
     pub fn batches(&self, batch_size: usize) -> impl ExactSizeIterator<Item = RecordBatch> + '_ {
         // Decoded as a whole, so that the slices share their buffers as those of other columns do.
         let decoded: Vec<Option<ArrayRef>> = (0..self.facts.len())
-            .map(|column| match &self.facts[column].encoding {
-                Some(dictionary @ Encoding::Dictionary) => Some(dictionary.decode(self.column(column))),
-                _ => None,
+            .map(|column| {
+                let encoding = self.facts[column].encoding.as_ref();
+                encoding.filter(|encoding| encoding.is_chosen()).map(|it| it.decode(self.column(column)))
             })
             .collect();
         (0..self.batches_count(batch_size)).map(move |index| {
@@ -256,14 +263,14 @@ pub(super) fn integers(group: &RowGroup, column: usize) -> Option<RangeInclusive
     if let Some(values) = group.values_at_hand(column) {
         return Some(values.clone());
     }
+    let data_type = group.schema.field(column).data_type();
+    if !is_integer(data_type) || group.column(column).null_count() > 0 {
+        return None;
+    }
     let column = &match group.packed(column) {
         Some(packed) => packed.unpack(group.column(column)),
         None => Arc::clone(group.column(column)),
     };
-    let is_supported = column.data_type().is_integer() && column.data_type() != &DataType::UInt64;
-    if !is_supported || column.null_count() > 0 {
-        return None;
-    }
     let column = cast(column, &DataType::Int64).expect("each other integer has 64 bits or less");
     let values = column.as_primitive::<Int64Type>();
     Some(min(values)?..=max(values)?)

@@ -13,7 +13,8 @@
 //! that loading a table needs the memory of the table and of one more group per partition.
 //!
 //! Integers may be [bit-packed](crate::BitPacked): each row group has its own smallest value and width, and is packed as a whole
-//! when it is cut. A column of strings or decimals with few values in a row group is a dictionary there.
+//! when it is cut. A column of strings or decimals with few values in a row group is a dictionary there; other decimals have as
+//! few whole bytes as they need.
 //!
 //! Columns of numbers, dates and times know the least and the largest value of each [block](blocks) of 512 rows.
 //!
@@ -33,6 +34,7 @@ mod source;
 mod table;
 #[cfg(test)]
 mod tests;
+mod within;
 mod writer;
 
 pub(crate) use blocks::{BLOCK_ROWS, key_of};
@@ -46,4 +48,5 @@ pub use writer::{Layout, PackedColumns, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, Tab
 pub(crate) use kept::{KeptArray, NotKept, is_keepable};
 pub(crate) use sorted::is_integer;
 pub(crate) use table::MovedGroup;
+pub(crate) use within::{has_exact_keys, within};
 pub(crate) use writer::PartitionWriter;

@@ -10,8 +10,7 @@ use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, Statistics};
 use memferry::topology::NodeId;
 
-use super::encoding::Encoding;
-use super::{Layout, RowGroup, TableError, dictionary, group};
+use super::{Layout, RowGroup, TableError, group};
 use crate::placement::GroupMove;
 
 /// All rows of a table, in memory of the nodes of its columns. Made by a [`TableWriter`](super::TableWriter).
@@ -145,10 +144,10 @@ impl TableData {
         // A batch keeps the whole buffers of its row group alive, but has its own values of a bit-packed column.
         let bytes = |group: &RowGroup| -> usize {
             let of_column = |&column: &usize| match group.encoding(column) {
-                Some(Encoding::Packed(packed)) => group.rows() * packed.value_bytes(),
-                Some(Encoding::Dictionary) => {
-                    group.rows() * dictionary::VALUE_BYTES * group.batches_count(batch_size)
+                Some(encoding) if encoding.is_chosen() => {
+                    group.rows() * encoding.value_bytes() * group.batches_count(batch_size)
                 }
+                Some(encoding) => group.rows() * encoding.value_bytes(),
                 None => group.facts(column).memory_bytes * group.batches_count(batch_size),
             };
             columns.iter().map(of_column).sum()

@@ -88,6 +88,9 @@ pub struct Layout {
     /// Whether a column of string views or decimals is kept as a dictionary in row groups where it has few values (256 at most, in
     /// 4096 rows or more). SQL sees the values.
     pub dictionaries: bool,
+    /// Whether a column of decimals that is no dictionary is kept in one, two, four or eight bytes a row instead of 16, in row groups
+    /// of 4096 rows or more whose values fit. SQL sees the values.
+    pub narrow_decimals: bool,
 }
 
 impl Layout {
@@ -104,6 +107,7 @@ impl Layout {
             row_group_rows: ROW_GROUP_ROWS,
             packed,
             dictionaries: true,
+            narrow_decimals: true,
         }
     }
 
@@ -333,11 +337,19 @@ impl PartitionWriter {
         if self.is_packed[column] {
             return pack(pieces);
         }
-        let Some(dictionary) = self.layout.dictionaries.then(|| dictionary::encode(pieces)).flatten() else {
-            return Ok(None);
-        };
-        *pieces = vec![dictionary];
-        Ok(Some((Encoding::Dictionary, None)))
+        if let Some(dictionary) = self.layout.dictionaries.then(|| dictionary::encode(pieces)).flatten() {
+            *pieces = vec![dictionary];
+            return Ok(Some((Encoding::Dictionary, None)));
+        }
+        let rows: usize = pieces.iter().map(|piece| piece.len()).sum();
+        if self.layout.narrow_decimals
+            && rows >= dictionary::ROWS_MIN
+            && let Some(PackedColumn { packed, array, values }) = BitPacked::narrow(pieces)
+        {
+            *pieces = vec![array];
+            return Ok(Some((Encoding::Packed(packed), values)));
+        }
+        Ok(None)
     }
 
     /// Builds a group of `batches`, or several if their strings are too long for one.

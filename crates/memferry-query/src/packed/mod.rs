@@ -17,8 +17,6 @@
 //! Source: D. Lemire, L. Boytsov, Decoding billions of integers per second through vectorization, 2015 (frame of
 //! reference); Arrow columnar format, "Extension Types".
 
-mod kernels;
-
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -28,8 +26,7 @@ use arrow::array::{Array, ArrayData, ArrayRef, AsArray, BooleanArray, FixedSizeL
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, Field, FieldRef};
 use arrow::error::ArrowError;
-
-use self::kernels::{Native, Packer};
+use memferry_kernels::{Bits, Native, Packer, rows_of, value};
 
 /// Keys of the Arrow columnar format, "Extension Types".
 const NAME_KEY: &str = "ARROW:extension:name";
@@ -66,9 +63,22 @@ impl Integers {
             DataType::UInt16 => (2, false),
             DataType::UInt32 => (4, false),
             DataType::UInt64 => (8, false),
+            DataType::Decimal128(..) => (16, true),
             _ => return None,
         };
         Some(Integers { bytes, is_signed })
+    }
+
+    /// Whether all values of an array fit into 64 bits.
+    fn fit(self, array: &ArrayData) -> bool {
+        let fits = |value: &i128| i64::try_from(*value).is_ok();
+        match (self.bytes, array.nulls()) {
+            (16, None) => values_of::<i128>(array).iter().all(fits),
+            (16, Some(nulls)) => {
+                values_of::<i128>(array).iter().zip(nulls).all(|(value, is_valid)| !is_valid || fits(value))
+            }
+            _ => true,
+        }
     }
 
     /// Calls `each` for the value of every row, extended to 64 bits with its sign; `None` for nulls.
@@ -87,6 +97,7 @@ impl Integers {
             (1, false) => visit(&mut values_of::<u8>(array).iter().map(|&value| value.into())),
             (2, false) => visit(&mut values_of::<u16>(array).iter().map(|&value| value.into())),
             (4, false) => visit(&mut values_of::<u32>(array).iter().map(|&value| value.into())),
+            (16, _) => visit(&mut values_of::<i128>(array).iter().map(|&value| value as u64)),
             _ => visit(&mut values_of::<u64>(array).iter().copied()),
         }
     }
@@ -111,9 +122,10 @@ impl BitPacked {
     /// The name of the extension.
     pub const NAME: &'static str = "memferry.bit_packed";
 
-    /// Whether columns of this type can be packed: integers, dates, times and durations.
+    /// Whether each column of this type can be packed: integers, dates, times and durations. Decimals can if their unscaled
+    /// values fit into 64 bits.
     pub fn supports(data_type: &DataType) -> bool {
-        Integers::of(data_type).is_some()
+        Integers::of(data_type).is_some_and(|integers| integers.bytes <= size_of::<u64>())
     }
 
     /// Packs `pieces`, one after the other, with the fewest bits that hold all their values, at least one.
@@ -121,8 +133,8 @@ impl BitPacked {
     /// Cost: two passes over the values.
     ///
     /// # Errors
-    /// [`ArrowError::InvalidArgumentError`] for a type that is not [supported](BitPacked::supports), for no piece, and for
-    /// pieces of different types.
+    /// [`ArrowError::InvalidArgumentError`] for a type that is not [supported](BitPacked::supports), for no piece, for pieces of
+    /// different types, and for decimals beyond 64 bits.
     pub fn pack(pieces: &[ArrayRef]) -> Result<PackedColumn, ArrowError> {
         let invalid = |text: String| Err(ArrowError::InvalidArgumentError(text));
         let Some(first) = pieces.first() else {
@@ -139,35 +151,24 @@ impl BitPacked {
             ));
         }
         let pieces: Vec<ArrayData> = pieces.iter().map(|piece| piece.to_data()).collect();
-        // With the sign bit inverted, signed integers have the order of those without sign.
-        let order = if integers.is_signed { 1 << 63 } else { 0 };
-        let (mut least, mut most) = (u64::MAX, 0);
-        for piece in &pieces {
-            integers.visit(piece, &mut |value| {
-                if let Some(value) = value {
-                    least = least.min(value ^ order);
-                    most = most.max(value ^ order);
-                }
-            });
+        if !pieces.iter().all(|piece| integers.fit(piece)) {
+            return invalid(format!("values of {value_type} beyond 64 bits cannot be packed"));
         }
-        let has_values = least <= most;
-        let reference = if has_values { least ^ order } else { 0 };
-        let width = if has_values { (u64::BITS - (most - least).leading_zeros()).max(1) } else { 1 };
-        let rows = pieces.iter().map(ArrayData::len).sum();
-        let mut packer = Packer::new(width, rows);
-        for piece in &pieces {
-            integers.visit(piece, &mut |value| {
-                packer.push(value.map_or(0, |value| value.wrapping_sub(reference)))
-            });
+        pack(&pieces, integers, value_type, |width| width)
+    }
+
+    /// Packs decimals in one, two, four or eight bytes each: the fewest that hold all their values. `None` for other types, and if
+    /// a value needs more.
+    ///
+    /// Cost: three passes over the values.
+    pub(crate) fn narrow(pieces: &[ArrayRef]) -> Option<PackedColumn> {
+        let value_type = pieces.first()?.data_type().clone();
+        let integers = Integers::of(&value_type).filter(|integers| integers.bytes > size_of::<u64>())?;
+        let pieces: Vec<ArrayData> = pieces.iter().map(|piece| piece.to_data()).collect();
+        if !pieces.iter().all(|piece| integers.fit(piece)) {
+            return None;
         }
-        let bits = BooleanBuffer::new(Buffer::from_vec(packer.finish()), 0, rows * width as usize);
-        let packed = BitPacked { value_type, reference, width };
-        let (item, length) = packed.list();
-        let bits = Arc::new(BooleanArray::new(bits, None));
-        let array = FixedSizeListArray::try_new_with_length(item, length, bits, validity(&pieces), rows)?;
-        let values = (has_values && (integers.is_signed || most <= i64::MAX as u64))
-            .then_some(reference as i64..=(most ^ order) as i64);
-        Ok(PackedColumn { packed, array: Arc::new(array), values })
+        pack(&pieces, integers, value_type, |width| width.next_power_of_two().max(u8::BITS)).ok()
     }
 
     /// The bit-packed column that a field describes; `None` for other columns.
@@ -244,13 +245,13 @@ impl BitPacked {
     /// # Panics
     /// If `array` is not of the [storage type](BitPacked::storage_type).
     pub fn unpack(&self, array: &ArrayRef) -> ArrayRef {
-        let (bits, start) = self.bits(array);
-        let rows = array.len();
+        let (bits, rows, reference) = (self.bits(array), array.len(), self.reference as i64);
         let values = match self.integers().bytes {
-            1 => self.unpacked::<u8>(bits, start, rows),
-            2 => self.unpacked::<u16>(bits, start, rows),
-            4 => self.unpacked::<u32>(bits, start, rows),
-            _ => self.unpacked::<u64>(bits, start, rows),
+            1 => Buffer::from_vec(u8::unpacked(bits, rows, reference)),
+            2 => Buffer::from_vec(u16::unpacked(bits, rows, reference)),
+            4 => Buffer::from_vec(u32::unpacked(bits, rows, reference)),
+            8 => Buffer::from_vec(u64::unpacked(bits, rows, reference)),
+            _ => Buffer::from_vec(i128::unpacked(bits, rows, reference)),
         };
         self.array(values, rows, array.nulls().cloned())
     }
@@ -261,17 +262,36 @@ impl BitPacked {
     /// As [`unpack`](BitPacked::unpack), and if the mask has not a bit for each row.
     pub fn unpack_selected(&self, array: &ArrayRef, mask: &BooleanBuffer) -> ArrayRef {
         assert_eq!(array.len(), mask.len(), "one bit a row");
-        let (bits, start) = self.bits(array);
-        let rows: Vec<usize> = mask.set_indices().collect();
-        let value = |row: usize| self.value_at(bits, start, row);
+        let (bits, reference) = (self.bits(array), self.reference as i64);
+        let rows = rows_of(mask.values(), mask.offset(), mask.len());
         let values = match self.integers().bytes {
-            1 => Buffer::from_iter(rows.iter().map(|&row| value(row) as u8)),
-            2 => Buffer::from_iter(rows.iter().map(|&row| value(row) as u16)),
-            4 => Buffer::from_iter(rows.iter().map(|&row| value(row) as u32)),
-            _ => Buffer::from_iter(rows.iter().map(|&row| value(row))),
+            1 => Buffer::from_vec(u8::unpack_rows(bits, reference, &rows)),
+            2 => Buffer::from_vec(u16::unpack_rows(bits, reference, &rows)),
+            4 => Buffer::from_vec(u32::unpack_rows(bits, reference, &rows)),
+            8 => Buffer::from_vec(u64::unpack_rows(bits, reference, &rows)),
+            _ => Buffer::from_vec(i128::unpack_rows(bits, reference, &rows)),
         };
-        let nulls = array.nulls().map(|nulls| rows.iter().map(|&row| nulls.is_valid(row)).collect());
+        let nulls = array.nulls().map(|nulls| rows.iter().map(|&row| nulls.is_valid(row as usize)).collect());
         self.array(values, rows.len(), nulls)
+    }
+
+    /// The rows whose value is in `range`, for values up to `i64`; of nulls, any.
+    ///
+    /// # Panics
+    /// As [`unpack`](BitPacked::unpack).
+    pub(crate) fn within(&self, array: &ArrayRef, range: &RangeInclusive<i64>) -> BooleanBuffer {
+        let bits = self.bits(array);
+        // Differences of 64-bit integers need 65 bits.
+        let difference = |bound: i64| i128::from(bound) - i128::from(self.reference as i64);
+        let most = i128::from(u64::MAX >> (u64::BITS - self.width));
+        let (first, last) = (difference(*range.start()).max(0), difference(*range.end()).min(most));
+        if first > last {
+            return BooleanBuffer::new_unset(array.len());
+        }
+        if (first, last) == (0, most) {
+            return BooleanBuffer::new_set(array.len());
+        }
+        bits_of(memferry_kernels::within(bits, array.len(), first as u64, last as u64), array.len())
     }
 
     /// The value of a row, also of a null, as a 64-bit integer.
@@ -279,19 +299,8 @@ impl BitPacked {
     /// # Panics
     /// As [`unpack`](BitPacked::unpack), and if there is no such row.
     pub(crate) fn integer(&self, array: &ArrayRef, row: usize) -> i64 {
-        let (bits, start) = self.bits(array);
-        self.value_at(bits, start, row) as i64
-    }
-
-    fn value_at(&self, bits: &[u8], start: usize, row: usize) -> u64 {
-        let value = kernels::value(bits, start + row * self.width as usize, self.width);
-        self.reference.wrapping_add(value)
-    }
-
-    fn unpacked<T: Native + ArrowNativeType>(&self, bits: &[u8], start: usize, rows: usize) -> Buffer {
-        let mut values = vec![<T as Default>::default(); rows];
-        kernels::unpack(bits, start, self.width, self.reference, &mut values);
-        Buffer::from_vec(values)
+        let Bits { bytes, start, width } = self.bits(array);
+        self.reference.wrapping_add(value(bytes, start + row * width as usize, width)) as i64
     }
 
     fn array(&self, values: Buffer, rows: usize, nulls: Option<NullBuffer>) -> ArrayRef {
@@ -299,12 +308,12 @@ impl BitPacked {
         make_array(builder.build().expect("there is a value and a bit of validity for each row"))
     }
 
-    /// The bytes with the bits of an array, and the bit at which it begins.
-    fn bits<'a>(&self, array: &'a ArrayRef) -> (&'a [u8], usize) {
+    /// The bits of an array.
+    fn bits<'a>(&self, array: &'a ArrayRef) -> Bits<'a> {
         let lists = array.as_fixed_size_list();
         assert_eq!(lists.value_length(), self.width as i32, "the storage of {self:?}");
         let bits = lists.values().as_boolean().values();
-        (bits.values(), bits.offset())
+        Bits { bytes: bits.values(), start: bits.offset(), width: self.width }
     }
 
     fn list(&self) -> (FieldRef, i32) {
@@ -328,6 +337,49 @@ impl fmt::Debug for BitPacked {
         let Self { value_type, width, .. } = self;
         write!(f, "BitPacked({value_type} from {} in {width} bits)", self.reference_text())
     }
+}
+
+/// Words of bits as those of `rows` rows.
+pub(crate) fn bits_of(words: Vec<u64>, rows: usize) -> BooleanBuffer {
+    BooleanBuffer::new(Buffer::from_vec(words), 0, rows)
+}
+
+/// Packs integers in as many bits as `width_of` makes of the fewest that hold all of them.
+fn pack(
+    pieces: &[ArrayData],
+    integers: Integers,
+    value_type: DataType,
+    width_of: impl Fn(u32) -> u32,
+) -> Result<PackedColumn, ArrowError> {
+    // With the sign bit inverted, signed integers have the order of those without sign.
+    let order = if integers.is_signed { 1 << 63 } else { 0 };
+    let (mut least, mut most) = (u64::MAX, 0);
+    for piece in pieces {
+        integers.visit(piece, &mut |value| {
+            if let Some(value) = value {
+                least = least.min(value ^ order);
+                most = most.max(value ^ order);
+            }
+        });
+    }
+    let has_values = least <= most;
+    let reference = if has_values { least ^ order } else { 0 };
+    let bits = if has_values { u64::BITS - (most - least).leading_zeros() } else { 0 };
+    let width = width_of(bits.max(1));
+    let rows = pieces.iter().map(ArrayData::len).sum();
+    let mut packer = Packer::new(width, rows);
+    for piece in pieces {
+        integers
+            .visit(piece, &mut |value| packer.push(value.map_or(0, |value| value.wrapping_sub(reference))));
+    }
+    let bits = BooleanBuffer::new(Buffer::from_vec(packer.finish()), 0, rows * width as usize);
+    let packed = BitPacked { value_type, reference, width };
+    let (item, length) = packed.list();
+    let bits = Arc::new(BooleanArray::new(bits, None));
+    let array = FixedSizeListArray::try_new_with_length(item, length, bits, validity(pieces), rows)?;
+    let values = (has_values && (integers.is_signed || most <= i64::MAX as u64))
+        .then_some(reference as i64..=(most ^ order) as i64);
+    Ok(PackedColumn { packed, array: Arc::new(array), values })
 }
 
 /// The validity of pieces one after the other.

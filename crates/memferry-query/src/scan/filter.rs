@@ -16,6 +16,9 @@
 //! A plain conjunct over a single column that is kept as a dictionary is evaluated once for each value of the row group, and the keys
 //! of the rows are compared with the places of the values that pass.
 //!
+//! A comparison of a column with a constant, where both are integers in memory (dates, times and decimals are, too), is one of
+//! the form in which the column is kept with a range of bit patterns. All such comparisons of a column are one pass over its rows.
+//!
 //! Source: J. M. Hellerstein, M. Stonebraker, Predicate Migration, SIGMOD 1993 (the rank).
 
 use std::ops::RangeInclusive;
@@ -42,6 +45,7 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
 
+use super::comparison::Comparison;
 use crate::data::passing;
 
 /// A dynamic conjunct that costs more than this for each row that it rejects is left out for a while, in nanoseconds:
@@ -158,6 +162,12 @@ pub(crate) trait ChunkColumns {
         let _ = column;
         None
     }
+
+    /// The rows of a column whose key is in `keys`, no null among them; `None` if only its [values](ChunkColumns::values) say that.
+    fn within(&self, column: usize, keys: &RangeInclusive<i64>) -> Option<BooleanBuffer> {
+        let _ = (column, keys);
+        None
+    }
 }
 
 impl<F: Fn(usize) -> ArrayRef> ChunkColumns for F {
@@ -181,8 +191,14 @@ impl RowFilter {
         input: &FilterInput<'_>,
         options: FilterOptions,
     ) -> Result<Self> {
-        let conjuncts =
+        let mut conjuncts =
             predicates.iter().map(|expr| Conjunct::try_new(expr, input)).collect::<Result<Vec<_>>>()?;
+        let comparisons: Vec<Comparison> =
+            conjuncts.iter().filter_map(|conjunct| conjunct.comparison.clone()).collect();
+        for own in conjuncts.iter_mut().filter_map(|conjunct| conjunct.comparison.as_mut()) {
+            let of_column = comparisons.iter().filter(|other| other.column == own.column);
+            *own = of_column.cloned().reduce(Comparison::and).expect("its own is one of them");
+        }
         let mut order: Vec<usize> = (0..conjuncts.len()).collect();
         // Plain ones first, then those that may fail, each in the order written (the sort is stable).
         order.sort_by_key(|&i| conjuncts[i].kind == Kind::Fallible);
@@ -201,8 +217,26 @@ impl RowFilter {
             self.order.sort_by(|&a, &b| conjuncts[a].rank().total_cmp(&conjuncts[b].rank()));
         }
         let mut selection = Selection::All { rows };
+        // Columns all of whose comparisons are done.
+        let mut compared: Vec<usize> = vec![];
         for &i in &self.order {
+            if matches!(selection, Selection::None) {
+                return Ok(Selection::None);
+            }
             let conjunct = &mut self.conjuncts[i];
+            if let Some(comparison) = &conjunct.comparison {
+                if compared.contains(&comparison.column) {
+                    continue;
+                }
+                let started = Instant::now();
+                if let Some(passed) = comparison.rows(columns) {
+                    compared.push(comparison.column);
+                    let passed = Selection::of(passed);
+                    conjunct.learn(rows, passed.count(), started.elapsed().as_nanos() as f64);
+                    selection = selection.and(passed);
+                    continue;
+                }
+            }
             if conjunct.kind == Kind::Dynamic && !conjunct.pays(rows, columns)? {
                 continue;
             }
@@ -211,7 +245,6 @@ impl RowFilter {
                 continue;
             }
             selection = match selection {
-                Selection::None => return Ok(Selection::None),
                 Selection::Some { mask, count }
                     if conjunct.prefers_gather(rows, count, self.options.sparse) =>
                 {
@@ -259,6 +292,8 @@ struct Conjunct {
     results: Option<BooleanArray>,
     /// The results for the values of the latest dictionary.
     by_dictionary: Option<DictionaryResults>,
+    /// Of a plain conjunct that compares a column with a constant: it and all others that compare the column.
+    comparison: Option<Comparison>,
 }
 
 /// The results of a conjunct for the values of a dictionary, and for a null.
@@ -282,6 +317,7 @@ impl Conjunct {
             (false, true) => Kind::Plain,
             (false, false) => Kind::Fallible,
         };
+        let comparison = if kind == Kind::Plain { Comparison::of(expr, input.schema) } else { None };
         let expr = reassign_expr_columns(Arc::clone(expr), &schema)?;
         let live = dynamic.then(|| (Arc::clone(&expr), 0));
         let eval_ns = schema.fields().iter().map(|f| compare_ns_guess(f.data_type())).sum::<f64>();
@@ -310,6 +346,7 @@ impl Conjunct {
             values_count,
             results: None,
             by_dictionary: None,
+            comparison,
         })
     }
 
@@ -422,7 +459,7 @@ impl Conjunct {
         } else if passing_count == values.len() && (!has_nulls || null_passes) {
             Selection::All { rows }
         } else {
-            Selection::of(passing(dictionary.keys(), &results.passes, null_passes)?)
+            Selection::of(passing(dictionary.keys(), &results.passes, null_passes))
         };
         self.by_dictionary = Some(results);
         self.learn(rows, selection.count(), started.elapsed().as_nanos() as f64);
@@ -598,186 +635,4 @@ fn scatter(outer: &BooleanBuffer, inner: &BooleanBuffer) -> BooleanBuffer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use arrow::array::Int64Array;
-    use arrow::datatypes::Field;
-    use datafusion::physical_expr::expressions::{binary, col, lit};
-
-    const EVERY: [FilterOptions; 4] = [
-        FilterOptions { reorder: false, sparse: false },
-        FilterOptions { reorder: true, sparse: false },
-        FilterOptions { reorder: false, sparse: true },
-        FilterOptions { reorder: true, sparse: true },
-    ];
-
-    fn table() -> (SchemaRef, Vec<ArrayRef>) {
-        let schema = Arc::new(Schema::new(vec![
-            Field::new("a", DataType::Int64, false),
-            Field::new("b", DataType::Int64, true),
-            Field::new("zero_in_odd_rows", DataType::Int64, false),
-        ]));
-        let a = Int64Array::from_iter_values((0..4096).map(|i| i * 7919 % 4096));
-        let b = Int64Array::from_iter((0..4096).map(|i| (i % 5 != 0).then_some(i * 104_729 % 4096)));
-        let c = Int64Array::from_iter_values((0..4096).map(|i| (i + 1) % 2));
-        (schema, vec![Arc::new(a), Arc::new(b), Arc::new(c)])
-    }
-
-    fn filter_of(exprs: &[Arc<dyn PhysicalExpr>], schema: &SchemaRef, options: FilterOptions) -> RowFilter {
-        let values = |column: usize| (column == 0).then_some(0..=4095);
-        RowFilter::try_new(exprs, &FilterInput { schema, rows: 1 << 20, values: &values }, options).unwrap()
-    }
-
-    fn compare(schema: &SchemaRef, name: &str, op: Operator, value: i64) -> Arc<dyn PhysicalExpr> {
-        binary(col(name, schema).unwrap(), op, lit(value), schema).unwrap()
-    }
-
-    /// The rows that each conjunct, evaluated over all rows, calls true.
-    fn oracle(schema: &SchemaRef, columns: &[ArrayRef], exprs: &[Arc<dyn PhysicalExpr>]) -> Vec<usize> {
-        let batch = RecordBatch::try_new(Arc::clone(schema), columns.to_vec()).unwrap();
-        let masks: Vec<BooleanBuffer> = exprs
-            .iter()
-            .map(|e| e.evaluate(&batch).unwrap().into_array(batch.num_rows()).unwrap())
-            .map(|a| true_bits(a.as_boolean()))
-            .collect();
-        (0..batch.num_rows()).filter(|&row| masks.iter().all(|m| m.value(row))).collect()
-    }
-
-    fn rows_of(selection: &Selection) -> Vec<usize> {
-        match selection {
-            Selection::All { rows } => (0..*rows).collect(),
-            Selection::Some { mask, .. } => mask.set_indices().collect(),
-            Selection::None => vec![],
-        }
-    }
-
-    #[test]
-    fn every_option_selects_the_rows_of_plain_evaluation() {
-        let (schema, columns) = table();
-        for bounds in [(100, 3000), (2, 4000), (4096, 4096), (-1, 10), (4095, 1)] {
-            let exprs = vec![
-                compare(&schema, "b", Operator::Lt, bounds.1),
-                compare(&schema, "a", Operator::Lt, bounds.0),
-                compare(&schema, "zero_in_odd_rows", Operator::Eq, 1),
-            ];
-            let expected = oracle(&schema, &columns, &exprs);
-            for options in EVERY {
-                let mut filter = filter_of(&exprs, &schema, options);
-                for _chunk in 0..8 {
-                    let selection = filter.select(4096, &|i: usize| Arc::clone(&columns[i])).unwrap();
-                    assert_eq!(rows_of(&selection), expected, "{bounds:?} {options:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_guard_protects_what_may_fail() {
-        // 10 / c fails on odd rows; c <> 0, written after it, keeps those rows away from it.
-        let (schema, columns) = table();
-        let quotient =
-            binary(lit(10i64), Operator::Divide, col("zero_in_odd_rows", &schema).unwrap(), &schema).unwrap();
-        let fallible = binary(quotient, Operator::Gt, lit(1i64), &schema).unwrap();
-        let guard = compare(&schema, "zero_in_odd_rows", Operator::NotEq, 0);
-        for options in EVERY {
-            let exprs = [Arc::clone(&fallible), Arc::clone(&guard)];
-            let mut filter = filter_of(&exprs, &schema, options);
-            let selection = filter.select(4096, &|i: usize| Arc::clone(&columns[i])).unwrap();
-            assert_eq!(rows_of(&selection), (0..4096).step_by(2).collect::<Vec<_>>(), "{options:?}");
-        }
-    }
-
-    #[test]
-    fn the_selective_and_cheap_conjunct_moves_to_the_front() {
-        let (schema, columns) = table();
-        let exprs = [compare(&schema, "a", Operator::GtEq, 0), compare(&schema, "b", Operator::Lt, 10)];
-        let mut filter = filter_of(&exprs, &schema, EVERY[3]);
-        for _chunk in 0..16 {
-            filter.select(4096, &|i: usize| Arc::clone(&columns[i])).unwrap();
-        }
-        assert_eq!(filter.order, [1, 0]);
-    }
-
-    #[test]
-    fn results_by_value_select_the_rows_of_plain_evaluation() {
-        for data_type in [DataType::Int64, DataType::Int16, DataType::UInt32] {
-            let schema = Arc::new(Schema::new(vec![Field::new("a", data_type.clone(), true)]));
-            let values = Int64Array::from_iter_values((0..20_000).map(|i| i * 7919 % 10_000));
-            let column = cast(&values, &data_type).unwrap();
-            let value = |value: i64| lit(ScalarValue::Int64(Some(value)).cast_to(&data_type).unwrap());
-            let a = || col("a", &schema).unwrap();
-            let below = |bound| binary(a(), Operator::Lt, value(bound), &schema).unwrap();
-            let list = (0..500).map(|i| value(i * 17 % 9_999)).collect();
-            let is_listed = Arc::new(InListExpr::try_new(a(), list, false, &schema).unwrap());
-            let is_null: Arc<dyn PhysicalExpr> = Arc::new(IsNullExpr::new(a()));
-            for now in [below(0), below(1), below(5000), below(9_999), below(10_000), is_listed, is_null] {
-                let dynamic = Arc::new(DynamicFilterPhysicalExpr::new(vec![a()], lit(true)));
-                dynamic.update(now).unwrap();
-                let mut filter = filter_of(&[dynamic], &schema, EVERY[3]);
-                let conjunct = &mut filter.conjuncts[0];
-                conjunct.pays(1, &|_: usize| column.slice(0, 1)).unwrap();
-                conjunct.results = None;
-                let expected = rows_of(&conjunct.evaluate(column.len(), vec![Arc::clone(&column)]).unwrap());
-                conjunct.results = Some(conjunct.evaluate_values(10_000).unwrap());
-                let by_value = conjunct.evaluate(column.len(), vec![Arc::clone(&column)]).unwrap();
-                assert_eq!(rows_of(&by_value), expected, "{data_type} {}", conjunct.expr);
-            }
-        }
-    }
-
-    #[test]
-    fn only_columns_with_few_integers_are_evaluated_by_value() {
-        let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, false)]));
-        let a = col("a", &schema).unwrap();
-        let dynamic: Arc<dyn PhysicalExpr> = Arc::new(DynamicFilterPhysicalExpr::new(vec![a], lit(true)));
-        let count = |rows, integers: Option<RangeInclusive<i64>>| {
-            let input = FilterInput { schema: &schema, rows, values: &|_| integers.clone() };
-            Conjunct::try_new(&dynamic, &input).unwrap().values_count
-        };
-        assert_eq!(count(4000, Some(7..=999)), Some(1000));
-        assert_eq!(count(4000, Some(7..=1000)), None);
-        assert_eq!(count(4000, Some(-1..=5)), None);
-        assert_eq!(count(4000, Some(0..=i64::MAX)), None);
-        assert_eq!(count(4000, None), None);
-        assert_eq!(count(0, Some(0..=0)), None);
-    }
-
-    #[test]
-    fn a_weaker_filter_passes_what_the_filter_passes() {
-        let (schema, columns) = table();
-        let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
-        let passed = |expr: &Arc<dyn PhysicalExpr>| {
-            let result = expr.evaluate(&batch).unwrap().into_array(batch.num_rows()).unwrap();
-            true_bits(result.as_boolean())
-        };
-        let branches = |count: i64| {
-            let branch = |i| (lit(i), compare(&schema, "b", Operator::Lt, 500 * (i + 1)));
-            (0..count).map(branch).collect::<Vec<_>>()
-        };
-        let case = |count, end| -> Arc<dyn PhysicalExpr> {
-            let parity = Some(col("zero_in_odd_rows", &schema).unwrap());
-            Arc::new(CaseExpr::try_new(parity, branches(count), end).unwrap())
-        };
-        let narrow = compare(&schema, "a", Operator::Gt, 2000);
-        for end in [None, Some(lit(false))] {
-            let exact = case(2, end);
-            let weak = weaken(Arc::clone(&exact));
-            assert!(weak.downcast_ref::<CaseExpr>().is_none(), "{weak}");
-            assert_eq!(&passed(&exact) & &passed(&weak), passed(&exact));
-            let exact = binary(Arc::clone(&narrow), Operator::And, exact, &schema).unwrap();
-            assert_eq!(&passed(&exact) & &passed(&weaken(Arc::clone(&exact))), passed(&exact));
-        }
-        // Rows of no branch pass these, and many branches cost more than the hash.
-        for kept in [case(2, Some(lit(true))), case(DYNAMIC_BRANCHES_MAX as i64 + 1, None)] {
-            assert!(weaken(kept).downcast_ref::<CaseExpr>().is_some());
-        }
-    }
-
-    #[test]
-    fn scatter_is_the_inverse_of_gather() {
-        let outer = BooleanBuffer::from_iter((0..1000).map(|i| i % 3 == 0));
-        let inner = BooleanBuffer::from_iter((0..334).map(|i| i % 2 == 0));
-        let expected: Vec<usize> = (0..1000).step_by(3).step_by(2).collect();
-        assert_eq!(scatter(&outer, &inner).set_indices().collect::<Vec<_>>(), expected);
-    }
-}
+mod tests;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
@@ -99,6 +99,11 @@ impl Keys {
         let (first, last) = (keys.first().copied(), keys.last().copied());
         let within = first.unwrap_or(i64::MAX)..=last.unwrap_or(i64::MIN);
         Keys { within, of: Some(keys) }
+    }
+
+    /// The list that these are of.
+    pub(super) fn listed(&self) -> Option<&[i64]> {
+        self.of.as_deref()
     }
 
     /// Whether a row whose key lies in `range` may have one of these.
@@ -217,7 +222,11 @@ impl KeyRanges {
     }
 }
 
-fn comparison(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usize, Keys)> {
+/// A column, an operator and the key of a constant.
+pub(super) fn compared<'a>(
+    filter: &Arc<dyn PhysicalExpr>,
+    schema: &'a SchemaRef,
+) -> Option<(usize, &'a DataType, Operator, i64)> {
     let comparison = filter.downcast_ref::<BinaryExpr>()?;
     let (left, right) = (comparison.left(), comparison.right());
     let (column, constant, operator) = match left.downcast_ref::<Column>() {
@@ -227,6 +236,11 @@ fn comparison(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usi
     let column = column.index();
     let data_type = schema.field(column).data_type();
     let key = key_of(constant.downcast_ref::<Literal>()?.value(), data_type)?;
+    Some((column, data_type, operator, key))
+}
+
+fn comparison(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usize, Keys)> {
+    let (column, data_type, operator, key) = compared(filter, schema)?;
     // Numbers between two keys do not exist where keys are integers.
     let next = |key: Option<i64>| if is_integer(data_type) { key } else { None };
     let range = match operator {
@@ -242,7 +256,7 @@ fn comparison(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usi
     Some((column, Keys::within(range)))
 }
 
-fn list(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usize, Keys)> {
+pub(super) fn list(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usize, Keys)> {
     let list = filter.downcast_ref::<InListExpr>()?;
     let column = list.expr().downcast_ref::<Column>()?.index();
     if list.negated() {
@@ -262,10 +276,13 @@ fn list(filter: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Option<(usize, Ke
 
 #[cfg(test)]
 mod tests {
-    use arrow::datatypes::{DataType, Field, Schema};
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use arrow::datatypes::{Field, Schema};
     use datafusion::physical_expr::expressions::{binary, col, in_list, lit};
+    use memferry::topology::Machine;
 
     use super::*;
+    use crate::data::{Layout, PartitionWriter};
 
     fn schema() -> SchemaRef {
         let fields = ["a", "b"].map(|name| Field::new(name, DataType::Int64, true));
@@ -306,6 +323,34 @@ mod tests {
         assert_eq!(both(a(Operator::Eq, 7), Or, a(Operator::Eq, 3)), of(&[(0, Keys::one_of(vec![3, 7]))]));
         assert_eq!(both(lit(false), And, a(Lt, 20)), KeyRanges::Nothing);
         assert_eq!(both(lit(false), Or, a(Lt, 20)), of(&[(0, within(i64::MIN..=19))]));
+    }
+
+    /// Two blocks of ones with so many blocks of zeros between them.
+    fn with_gap(blocks: usize) -> RowGroup {
+        let rows = (blocks + 2) * BLOCK_ROWS;
+        let is_one = |row: usize| row < BLOCK_ROWS || row >= rows - BLOCK_ROWS;
+        let values: ArrayRef =
+            Arc::new((0..rows).map(|row| Some(i64::from(is_one(row)))).collect::<Int64Array>());
+        let batch = RecordBatch::try_from_iter([("a", values)]).unwrap();
+        let machine = Arc::new(Machine::discover().unwrap());
+        let home = machine.nodes()[0].id;
+        let mut writer = PartitionWriter::new(batch.schema(), &Layout::new(machine, home)).unwrap();
+        writer.push(&batch).unwrap();
+        writer.finish().unwrap().remove(0)
+    }
+
+    #[test]
+    fn eight_blocks_in_a_row_are_left_out_and_seven_are_not() {
+        let ones = KeyRanges::of(Some(&compare("a", Operator::Eq, 1)), &schema());
+        let seven = with_gap(7);
+        assert_eq!(ones.next_rows(&seven, 0..seven.rows()), 0..9 * BLOCK_ROWS);
+        let eight = with_gap(8);
+        assert_eq!(ones.next_rows(&eight, 0..eight.rows()), 0..BLOCK_ROWS);
+        assert_eq!(ones.next_rows(&eight, BLOCK_ROWS..eight.rows()), 9 * BLOCK_ROWS..10 * BLOCK_ROWS);
+        // Blocks at the beginning are left out however few they are.
+        assert_eq!(ones.next_rows(&seven, BLOCK_ROWS..seven.rows()), 8 * BLOCK_ROWS..9 * BLOCK_ROWS);
+        let sevens = KeyRanges::of(Some(&compare("a", Operator::Eq, 7)), &schema());
+        assert!(sevens.next_rows(&seven, 0..seven.rows()).is_empty());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod admission;
 mod claims;
+mod comparison;
 mod cost_query;
 mod filter;
 mod keys;

@@ -14,6 +14,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ use super::filter::{
 };
 use super::keys::KeyRanges;
 use super::report::ScanMetrics;
-use crate::data::{Encoding, ROW_GROUP_ROWS, RowGroup};
+use crate::data::{Encoding, ROW_GROUP_ROWS, RowGroup, within};
 use crate::near::{NearColumn, deadline};
 use crate::placement::{Reader, Sums};
 use crate::table::TieredColumns;
@@ -107,6 +108,7 @@ struct PartitionScan {
     /// Rows of the next chunk; doubles from one batch, so that a filter is tried on few rows first.
     chunk_rows: usize,
     chunk_rows_max: usize,
+    compare_kept: bool,
     merge_batches: bool,
     fetch_left: usize,
     /// Row groups whose columns have been requested; the next one to read is first.
@@ -150,7 +152,10 @@ impl OpenGroup {
 }
 
 /// The rows of a chunk in the columns of the filter.
-struct Columns<'a>(HashMap<usize, ChunkColumn<'a>>);
+struct Columns<'a> {
+    by_index: HashMap<usize, ChunkColumn<'a>>,
+    compare_kept: bool,
+}
 
 struct ChunkColumn<'a> {
     array: ArrayRef,
@@ -161,7 +166,7 @@ struct ChunkColumn<'a> {
 
 impl ChunkColumns for Columns<'_> {
     fn values(&self, column: usize) -> ArrayRef {
-        let ChunkColumn { array, encoding, decoded } = &self.0[&column];
+        let ChunkColumn { array, encoding, decoded } = &self.by_index[&column];
         match encoding {
             Some(encoding) => Arc::clone(decoded.get_or_init(|| encoding.decode(array))),
             None => Arc::clone(array),
@@ -169,8 +174,13 @@ impl ChunkColumns for Columns<'_> {
     }
 
     fn dictionary(&self, column: usize) -> Option<DictionaryArray<UInt8Type>> {
-        let ChunkColumn { array, encoding, .. } = &self.0[&column];
+        let ChunkColumn { array, encoding, .. } = &self.by_index[&column];
         matches!(encoding, Some(Encoding::Dictionary)).then(|| array.as_dictionary::<UInt8Type>().clone())
+    }
+
+    fn within(&self, column: usize, keys: &RangeInclusive<i64>) -> Option<BooleanBuffer> {
+        let ChunkColumn { array, encoding, .. } = &self.by_index[&column];
+        if self.compare_kept { within(array, *encoding, keys) } else { None }
     }
 }
 
@@ -263,6 +273,7 @@ impl PartitionScan {
             batch_rows,
             chunk_rows: batch_rows,
             chunk_rows_max: chunk_rows_max.unwrap_or(batch_rows),
+            compare_kept: options.compare_kept,
             merge_batches: options.merge_batches,
             fetch_left: scan.fetch.unwrap_or(usize::MAX),
             window: VecDeque::new(),
@@ -454,7 +465,7 @@ impl PartitionScan {
                     )
                 })
                 .collect();
-            self.filter.select(rows, &Columns(columns))?
+            self.filter.select(rows, &Columns { by_index: columns, compare_kept: self.compare_kept })?
         };
         Ok(Chunk { start, rows, passed, rows_done: 0 })
     }

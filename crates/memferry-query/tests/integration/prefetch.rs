@@ -241,6 +241,7 @@ async fn no_option_changes_an_answer() {
         "memferry.split_filters = false",
         "memferry.reorder_filters = false",
         "memferry.sparse_filters = false",
+        "memferry.compare_kept = false",
         "memferry.merge_batches = false",
         "memferry.dynamic_filters = false",
         "memferry.chunk_rows = 1",
@@ -462,7 +463,10 @@ fn decimals(machine: &Arc<Machine>, row_group_rows: usize) -> Arc<TableData> {
     let batch = RecordBatch::try_from_iter(columns).unwrap();
     let partitions = vec![vec![batch.clone()]; 16];
     let home = machine.nodes()[0].id;
-    let layout = Layout { partitions: 16, row_group_rows, ..Layout::new(Arc::clone(machine), home) };
+    // In 16 bytes each.
+    let narrow_decimals = false;
+    let layout =
+        Layout { partitions: 16, row_group_rows, narrow_decimals, ..Layout::new(Arc::clone(machine), home) };
     Arc::new(load::from_batches(batch.schema(), &partitions, &layout).unwrap())
 }
 

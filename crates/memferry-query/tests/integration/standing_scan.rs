@@ -12,7 +12,8 @@ use datafusion::datasource::MemTable;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
 use memferry_query::{
-    Layout, Prefetch, SessionOptions, TableData, TieredScanExec, TieredTable, Tiers, load, session,
+    Layout, PackedColumns, Prefetch, SessionOptions, TableData, TieredScanExec, TieredTable, Tiers, load,
+    session,
 };
 
 use crate::prefetch::two_tiers;
@@ -106,10 +107,19 @@ fn partitions(rows: &RecordBatch) -> Vec<Vec<RecordBatch>> {
 }
 
 fn table(rows: &RecordBatch, dictionaries: bool) -> Arc<TableData> {
+    table_with(rows, |layout| Layout { dictionaries, ..layout })
+}
+
+fn table_with(rows: &RecordBatch, with: impl Fn(Layout) -> Layout) -> Arc<TableData> {
     let machine = two_tiers();
     let home = machine.nodes()[0].id;
-    let layout = Layout { row_group_rows: ROW_GROUP_ROWS, dictionaries, ..Layout::new(machine, home) };
+    let layout = with(Layout { row_group_rows: ROW_GROUP_ROWS, ..Layout::new(machine, home) });
     Arc::new(load::from_batches(rows.schema(), &partitions(rows), &layout).unwrap())
+}
+
+/// Nothing chosen by the table: each column is kept as its values are.
+fn as_it_is(layout: Layout) -> Layout {
+    Layout { dictionaries: false, narrow_decimals: false, ..layout }
 }
 
 fn options(prefetch: Prefetch) -> SessionOptions {
@@ -193,6 +203,13 @@ fn conditions(random: &mut Random) -> Vec<String> {
         "many < 3 and few > 0".to_owned(),
         "key in (1, 5000, 12000)".to_owned(),
         "near in (5, 1200) or near is null".to_owned(),
+        "near in (7, 8, 2000) and near <> 8".to_owned(),
+        "near >= 100 and near < 900 and near <> 500 and near <> 501".to_owned(),
+        // No value is beyond these constants.
+        "near <= 9223372036854775807 and near > -9223372036854775808".to_owned(),
+        "near < -9223372036854775807".to_owned(),
+        "many < 9999999999999.99 and many > -9999999999999.99".to_owned(),
+        "many > 9999999999999.98".to_owned(),
     ];
     for _ in 0..4 {
         conditions.push(format!("near {} {}", operator(random), number(random, 2_400)));
@@ -217,6 +234,11 @@ async fn answers_are_those_of_plain_datafusion() {
         tiered(&table(&rows, true), Prefetch::Off),
         tiered(&table(&rows, true), Prefetch::Always),
         tiered(&table(&rows, false), Prefetch::Off),
+        tiered(&table_with(&rows, as_it_is), Prefetch::Off),
+        tiered(
+            &table_with(&rows, |layout| Layout { packed: PackedColumns::All, ..layout }),
+            Prefetch::Always,
+        ),
     ];
     let conditions = conditions(random);
     let one = |random: &mut Random| conditions[random.below(conditions.len() as u64) as usize].clone();
@@ -287,7 +309,8 @@ fn columns_with_few_values_are_dictionaries() {
     let short = table(&rows.slice(0, 4000), true);
     assert!(short.partitions().iter().flatten().all(|group| !is_dictionary(group.column(6))), "few rows");
     assert!(without.partitions().iter().flatten().all(|group| !is_dictionary(group.column(6))));
-    assert!(with.size_bytes() < without.size_bytes() * 4 / 5, "{} bytes", with.size_bytes());
+    let as_it_is = table_with(&rows, as_it_is);
+    assert!(with.size_bytes() < as_it_is.size_bytes() * 4 / 5, "{} bytes", with.size_bytes());
     for data in [&with, &without] {
         assert_eq!(data.schema(), &rows.schema());
         let batches: Vec<RecordBatch> = data.batches(1000).into_iter().flatten().collect();
@@ -297,4 +320,83 @@ fn columns_with_few_values_are_dictionaries() {
     let bytes =
         |data: &TableData| *data.statistics(None, Some(&[4]), 1000).total_byte_size.get_value().unwrap();
     assert!(bytes(&with) <= bytes(&without) && bytes(&with) > bytes(&without) * 4 / 5);
+}
+
+/// The width of a column that is bit-packed.
+fn width(array: &ArrayRef) -> Option<i32> {
+    match array.data_type() {
+        DataType::FixedSizeList(_, width) => Some(*width),
+        _ => None,
+    }
+}
+
+/// One row group whose values fit into 16 bits, one beyond 64 bits, one with few values, one with nulls only, and one that is short.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_row_group_keeps_decimals_in_its_own_form() {
+    let least = i128::from(i64::MIN);
+    let value = |row: usize| match row / ROW_GROUP_ROWS {
+        _ if row % 11 == 3 => None,
+        0 => Some(row as i128 - 4000),
+        1 => Some((row as i128 - 12_000) * (1 << 62)),
+        2 => Some(row as i128 % 5),
+        3 => None,
+        _ => Some(least + row as i128 % 3),
+    };
+    let rows_count = 4 * ROW_GROUP_ROWS + 700;
+    let column: Decimal128Array = (0..rows_count).map(value).collect();
+    let column: ArrayRef = Arc::new(column.with_precision_and_scale(38, 0).unwrap());
+    let rows = RecordBatch::try_from_iter_with_nullable([("d", column, true)]).unwrap();
+    let machine = two_tiers();
+    let home = machine.nodes()[0].id;
+    let layout = Layout { row_group_rows: ROW_GROUP_ROWS, ..Layout::new(machine, home) };
+    let pieces = vec![vec![rows.clone()]];
+    let data = Arc::new(load::from_batches(rows.schema(), &pieces, &layout).unwrap());
+    let groups = &data.partitions()[0];
+    let forms: Vec<_> = groups.iter().map(|group| width(group.column(0))).collect();
+    assert_eq!(forms, [Some(16), None, None, Some(8), None]);
+    assert!(matches!(groups[2].column(0).data_type(), DataType::Dictionary(..)));
+    assert_eq!(concat_batches(&rows.schema(), &data.batches(1000)[0]).unwrap(), rows);
+    let kept_as_it_is = Arc::new(load::from_batches(rows.schema(), &pieces, &as_it_is(layout)).unwrap());
+    assert!(
+        kept_as_it_is.partitions()[0]
+            .iter()
+            .all(|group| group.column(0).data_type() == rows.column(0).data_type())
+    );
+    // A planner sees the bytes of the values.
+    let bytes = |data: &TableData| *data.statistics(None, None, 1000).total_byte_size.get_value().unwrap();
+    assert!(bytes(&data) <= bytes(&kept_as_it_is) && bytes(&data) > bytes(&kept_as_it_is) * 4 / 5);
+
+    let context = tiered(&data, Prefetch::Off);
+    let plain = session(&options(Prefetch::Off));
+    plain.register_table("t", Arc::new(MemTable::try_new(rows.schema(), pieces).unwrap())).unwrap();
+    for constant in [
+        "-4001",
+        "-4000",
+        "-4",
+        "0",
+        "2",
+        "4191",
+        "4192",
+        "65536",
+        "-9223372036854775808",
+        "-9223372036854775807",
+        "9223372036854775807",
+        "9223372036854775808",
+        "99999999999999999999999999999999999999",
+        "-99999999999999999999999999999999999999",
+    ] {
+        for operator in ["=", "<>", "<", "<=", ">", ">="] {
+            let sql = format!(
+                "select count(*), sum(d), min(d) from t where d {operator} cast('{constant}' as decimal(38, 0))"
+            );
+            assert!(answer(&context, &sql).await.0 == answer(&plain, &sql).await.0, "{sql}");
+        }
+    }
+    for sql in [
+        "select count(d), sum(d), max(d) from t",
+        "select d from t where d between 5 and 900 and d <> 17 order by d",
+        "select count(*) from t where d is null",
+    ] {
+        assert!(answer(&context, sql).await.0 == answer(&plain, sql).await.0, "{sql}");
+    }
 }
