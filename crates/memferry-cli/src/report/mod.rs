@@ -208,9 +208,9 @@ impl<'a> Report<'a> {
             Section {
                 id: "kuper",
                 title: "DSA and programs that use it, as published in Kuper et al. 2024",
-                intro: "Its figures in its form and order, as above. Filled and hatched marks are from records of the machine \
-                        of this page. Figures 8 and 12, huge pages and the occupancy of caches, have neither printed \
-                        numbers nor a model; 18 and 20 are drawings.",
+                intro: "Its figures in its form and order, as above. Filled and hatched marks are from records of \
+                        the machine of this page. Figures 8 and 12, huge pages and the occupancy of caches, have \
+                        neither printed numbers nor a model. The text has no number of figures 18 and 20.",
                 figures: papers.kuper_figures(machine, records)?,
             },
             Section {

@@ -1,6 +1,6 @@
 //! The options of `memferry sql`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -79,8 +79,9 @@ impl Arguments {
             vec![format!("--cluster={cluster}").into(), format!("--format={format}").into()];
         options.extend(self.session.partitions.map(|count| format!("--partitions={count}").into()));
         options.extend(self.explain.then(|| "--explain".into()));
-        for (option, file) in [("--tls-ca", &self.tls_ca), ("--token-file", &self.token_file)] {
-            options.extend(file.iter().flat_map(|file| [option.into(), file.into()]));
+        for (option, file) in [("--tls-ca=", &self.tls_ca), ("--token-file=", &self.token_file)] {
+            let with = |file: &PathBuf| [OsStr::new(option), file.as_os_str()].join(OsStr::new(""));
+            options.extend(file.as_ref().map(with));
         }
         if let Some(query) = &self.statements {
             options.extend(["--".into(), query.into()]);

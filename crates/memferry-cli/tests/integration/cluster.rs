@@ -43,9 +43,10 @@ fn worker_and_sql_of_clusters_become_the_program() {
     let expected =
         "<sql>\n<--cluster=a:1,b:2>\n<--format=csv>\n<--partitions=3>\n<--explain>\n<-->\n<SELECT -1>\n";
     assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
-    let secured = ["sql", "--cluster", "a:1", "--tls-ca", "ca.pem", "--token-file", "-t", "SELECT 1"];
+    let secured = ["sql", "--cluster", "a:1", "--tls-ca", "ca.pem", "--token-file=-t", "SELECT 1"];
     let output = with_script(script, &secured);
-    let expected = "<sql>\n<--cluster=a:1>\n<--format=table>\n<--tls-ca>\n<ca.pem>\n<--token-file>\n<-t>\n<-->\n<SELECT 1>\n";
+    let expected =
+        "<sql>\n<--cluster=a:1>\n<--format=table>\n<--tls-ca=ca.pem>\n<--token-file=-t>\n<-->\n<SELECT 1>\n";
     assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
     let output = with_script(script, &["sql", "--token-file", "t", "SELECT 1"]);
     assert_eq!(output.status.code(), Some(2), "a token is for a cluster");
