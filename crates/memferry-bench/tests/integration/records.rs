@@ -44,8 +44,10 @@ const EQUAL: &[(&str, &[&str])] = &[
     ("offload", &["the same server without the library"]),
     ("pollution", &["alone"]),
     ("processes", &["alone"]),
-    ("query", &["datafusion"]),
+    ("query", &["DuckDB", "Polars", "datafusion", "the faster of the other engines"]),
     ("query-model", &["the same placement without copies", "threads on no domain"]),
+    ("sncdb", &["after the first second", "columns of 32 bits"]),
+    ("sncdb-postgres", &["after the first second"]),
     ("workload", &["DataFusion", "the first fifth"]),
 ];
 
