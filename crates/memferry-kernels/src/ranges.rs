@@ -17,7 +17,8 @@ const UNPACKED_ROWS: usize = 8 * WORD_ROWS;
 
 /// A bit for each of the first `rows` values, set if it is one of `first..=last`; the last word ends with zeros.
 ///
-/// The range may wrap around: the low bits of negative integers are larger than those of positive ones.
+/// Only the low `width` bits of the bounds count. The range may wrap around: the low bits of negative integers are larger than
+/// those of positive ones.
 ///
 /// # Panics
 /// If the width is not 1 to 64, or values do not lie in the bytes.

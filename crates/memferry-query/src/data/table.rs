@@ -141,7 +141,7 @@ impl TableData {
                 }
             },
         };
-        // A batch keeps the whole buffers of its row group alive, but has its own values of a bit-packed column.
+        // A batch keeps the whole buffers of its row group alive, but has its own values of an encoded column.
         let bytes = |group: &RowGroup| -> usize {
             let of_column = |&column: &usize| match group.encoding(column) {
                 Some(encoding) if encoding.is_chosen() => {

@@ -248,7 +248,9 @@ impl PartitionWriter {
         });
         let of_values = Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone());
         let mut writer = PartitionWriter::new(Arc::new(of_values), layout)?;
-        writer.is_packed.iter_mut().zip(&arrives).for_each(|(is, packed)| *is |= packed.is_some());
+        writer.is_packed.iter_mut().zip(&arrives).for_each(|(is, packed)| {
+            *is |= packed.as_ref().is_some_and(|it| BitPacked::supports(it.value_type()))
+        });
         writer.arrives = arrives;
         Ok(writer)
     }

@@ -38,7 +38,7 @@ impl Comparison {
         if let Some((column, keys)) = list(filter, schema) {
             let keys = keys.listed().filter(|_| has_exact_keys(schema.field(column).data_type()))?;
             let ranges = joined(keys.iter().map(|&key| key..=key));
-            return (ranges.len() <= RANGES_MAX).then_some(Comparison { column, ranges });
+            return Some(Comparison { column, ranges }).filter(Comparison::has_few_ranges);
         }
         let (column, data_type, operator, key) = compared(filter, schema)?;
         if !has_exact_keys(data_type) {
@@ -56,6 +56,11 @@ impl Comparison {
             _ => return None,
         };
         Some(Comparison { column, ranges })
+    }
+
+    /// Whether a pass for each range is worth it.
+    pub(super) fn has_few_ranges(&self) -> bool {
+        self.ranges.len() <= RANGES_MAX
     }
 
     /// Both of two comparisons of a column.

@@ -21,6 +21,7 @@
 //!
 //! Source: J. M. Hellerstein, M. Stonebraker, Predicate Migration, SIGMOD 1993 (the rank).
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
@@ -193,11 +194,18 @@ impl RowFilter {
     ) -> Result<Self> {
         let mut conjuncts =
             predicates.iter().map(|expr| Conjunct::try_new(expr, input)).collect::<Result<Vec<_>>>()?;
-        let comparisons: Vec<Comparison> =
-            conjuncts.iter().filter_map(|conjunct| conjunct.comparison.clone()).collect();
+        let mut of_columns: BTreeMap<usize, Comparison> = BTreeMap::new();
+        for own in conjuncts.iter().filter_map(|conjunct| conjunct.comparison.clone()) {
+            let both = match of_columns.remove(&own.column) {
+                Some(others) => others.and(own),
+                None => own,
+            };
+            of_columns.insert(both.column, both);
+        }
         for own in conjuncts.iter_mut().filter_map(|conjunct| conjunct.comparison.as_mut()) {
-            let of_column = comparisons.iter().filter(|other| other.column == own.column);
-            *own = of_column.cloned().reduce(Comparison::and).expect("its own is one of them");
+            if let Some(all) = of_columns.get(&own.column).filter(|all| all.has_few_ranges()) {
+                own.clone_from(all);
+            }
         }
         let mut order: Vec<usize> = (0..conjuncts.len()).collect();
         // Plain ones first, then those that may fail, each in the order written (the sort is stable).

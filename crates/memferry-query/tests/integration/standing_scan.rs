@@ -356,6 +356,15 @@ async fn each_row_group_keeps_decimals_in_its_own_form() {
     assert_eq!(forms, [Some(16), None, None, Some(8), None]);
     assert!(matches!(groups[2].column(0).data_type(), DataType::Dictionary(..)));
     assert_eq!(concat_batches(&rows.schema(), &data.batches(1000)[0]).unwrap(), rows);
+    // Stored row groups can be loaded again, each in its own form.
+    let stored: Vec<RecordBatch> = groups[..2].iter().map(|group| group.batch().clone()).collect();
+    let again = load::from_batches(stored[0].schema(), &[stored], &layout).unwrap();
+    let forms: Vec<_> = again.partitions()[0].iter().map(|group| width(group.column(0))).collect();
+    assert_eq!(forms, [Some(16), None]);
+    assert_eq!(
+        concat_batches(&rows.schema(), &again.batches(1000)[0]).unwrap(),
+        rows.slice(0, 2 * ROW_GROUP_ROWS)
+    );
     let kept_as_it_is = Arc::new(load::from_batches(rows.schema(), &pieces, &as_it_is(layout)).unwrap());
     assert!(
         kept_as_it_is.partitions()[0]
