@@ -19,10 +19,12 @@ use datafusion::common::{JoinType, Result, extensions_options};
 use datafusion::config::ConfigOptions;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::joins::{CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PartitionMode};
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
-use crate::colocate::is_by_shards;
+use crate::colocate::{is_by_shards, with_children};
 use crate::replicate::is_replicated;
 use crate::report::width_bytes;
 
@@ -72,6 +74,39 @@ impl PhysicalOptimizerRule for ChooseBroadcasts {
 
     fn name(&self) -> &str {
         "ChooseBroadcasts"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Applies a limit of a side that is sent to all tasks before it is sent. datafusion-distributed 4.0 would let each task apply it, to rows
+/// in the order in which they arrive there. Runs after DataFusion's rules, which merge such limits into one operator.
+#[derive(Debug)]
+pub(crate) struct LimitBeforeBroadcast;
+
+impl PhysicalOptimizerRule for LimitBeforeBroadcast {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|node| {
+            let is_broadcast = node
+                .downcast_ref::<HashJoinExec>()
+                .is_some_and(|join| *join.partition_mode() == PartitionMode::CollectLeft)
+                || node.is::<NestedLoopJoinExec>()
+                || node.is::<CrossJoinExec>();
+            let mut children: Vec<_> = node.children().into_iter().cloned().collect();
+            let limit = children.first().filter(|_| is_broadcast).and_then(|side| {
+                side.downcast_ref::<CoalescePartitionsExec>().and_then(|merged| merged.fetch())
+            });
+            let Some(limit) = limit else { return Ok(Transformed::no(node)) };
+            children[0] = Arc::new(GlobalLimitExec::new(Arc::clone(&children[0]), 0, Some(limit)));
+            Ok(Transformed::yes(with_children(&node, children)?))
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        "LimitBeforeBroadcast"
     }
 
     fn schema_check(&self) -> bool {

@@ -80,7 +80,8 @@ struct View {
 }
 
 impl Cluster {
-    /// The cluster of the workers at `addresses`; one of them is enough if it is reached. Tasks have `partitions` partitions.
+    /// The cluster of the workers at `addresses`; one of them is enough if it is reached. Tasks have `partitions` partitions, at
+    /// least two: DataFusion plans one partition without the exchanges at which a plan is divided into tasks.
     ///
     /// # Errors
     /// [`Address`](ClusterError::Address)
@@ -102,7 +103,7 @@ impl Cluster {
             None => Ok(Cluster {
                 seeds: addresses,
                 channels: Channels::new(credentials),
-                partitions,
+                partitions: partitions.max(2),
                 options: PlanOptions::default(),
                 template: planning::template(),
                 suspects: Mutex::default(),

@@ -22,7 +22,7 @@ use datafusion_distributed::{
 };
 use url::Url;
 
-use crate::broadcast::{BYTES_MAX, BroadcastOptions, ChooseBroadcasts};
+use crate::broadcast::{BYTES_MAX, BroadcastOptions, ChooseBroadcasts, LimitBeforeBroadcast};
 use crate::channels::{Channels, url};
 use crate::codec::ShardCodec;
 use crate::colocate::JoinInPlace;
@@ -87,6 +87,7 @@ fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
     let selection = rules.iter().position(|rule| rule.name() == "join_selection");
     rules.insert(selection.map_or(0, |index| index + 1), Arc::new(ChooseBroadcasts));
     rules.push(Arc::new(JoinInPlace));
+    rules.push(Arc::new(LimitBeforeBroadcast));
     rules
 }
 

@@ -94,10 +94,11 @@ fn replicated_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<&ShardScanExec> {
     leaf.downcast_ref::<ShardScanExec>().filter(|scan| scan.read().key.is_none())
 }
 
-/// Whether a worker finds all rows of a plan by itself, the same ones as any other.
+/// Whether a worker finds all rows of a plan by itself, the same ones as any other. The first rows are others on each: files are loaded
+/// side by side.
 pub(crate) fn is_replicated(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.children().is_empty() {
-        return replicated_scan(plan).is_some();
+        return replicated_scan(plan).is_some_and(|scan| scan.read().fetch.is_none());
     }
     let is_join = plan
         .downcast_ref::<HashJoinExec>()

@@ -231,6 +231,22 @@ fn merged(batches: Batches, schema: SchemaRef, batch_rows: usize) -> impl Stream
     })
 }
 
+/// The first rows: each shard has been cut by itself.
+fn first_rows(
+    batches: impl Stream<Item = Result<RecordBatch>> + Send + 'static,
+    fetch: Option<usize>,
+) -> impl Stream<Item = Result<RecordBatch>> {
+    let rows_left = fetch.unwrap_or(usize::MAX);
+    stream::try_unfold((batches.boxed(), rows_left), async |(mut batches, rows_left)| {
+        if rows_left == 0 {
+            return Ok(None);
+        }
+        let Some(batch) = batches.try_next().await? else { return Ok(None) };
+        let rows = batch.num_rows().min(rows_left);
+        Ok(Some((batch.slice(0, rows), (batches, rows_left - rows))))
+    })
+}
+
 async fn next_merged(
     batches: &mut Batches,
     coalescer: &mut Option<LimitedBatchCoalescer>,
@@ -327,7 +343,7 @@ impl ExecutionPlan for ShardScanExec {
                 }
             })
             .try_flatten();
-        let batches = merged(batches.boxed(), self.schema(), batch_rows);
+        let batches = first_rows(merged(batches.boxed(), self.schema(), batch_rows), self.read.fetch);
         let baseline = BaselineMetrics::new(&self.metrics, partition);
         let counted = batches.map(move |batch| batch.map(|batch| batch.record_output(&baseline)));
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), counted)))

@@ -1,6 +1,7 @@
 //! The options of `memferry worker`.
 
 use std::io::{self, Write};
+use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use memferry::topology::Machine;
 use memferry_query::{Prefetch, SessionOptions, Tiers, session};
+use memferry_session::error::usage;
 use memferry_session::stores;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -17,8 +19,8 @@ use crate::worker::ClusterWorker;
 
 const AFTER_HELP: &str = "\
 The description names the workers and the tables; all workers have the same file. A worker loads its shards of each table
-into memory and says so on standard error. Without --tokens it answers everybody, and without --tls-certificate messages are
-plain text: then use a network of your own.
+into memory and says so on standard error. It executes the plans that it is sent, which may read and write files as its user
+can: on an address that other machines reach it needs --tokens and --tls-certificate, or --insecure on a network of your own.
 
 Example of a description:
   version = 1
@@ -50,8 +52,17 @@ pub struct Arguments {
     /// When late columns are copied: off, always, or auto (to a faster node, if the copy is known to pay).
     #[arg(long, value_name = "off|always|auto", default_value = "auto")]
     prefetch: Prefetch,
+    /// Allows addresses that other machines reach without TLS, or without tokens.
+    #[arg(long)]
+    insecure: bool,
     #[command(flatten)]
     security: SecurityArguments,
+}
+
+impl Arguments {
+    fn listen(&self) -> &str {
+        self.listen.as_deref().unwrap_or(&self.name)
+    }
 }
 
 /// Runs the worker until a signal ends it.
@@ -61,6 +72,14 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let description = Description::read(&arguments.description)?;
     let security = arguments.security.security()?;
+    let listen = arguments.listen();
+    // A name that is not found is an error of listening.
+    let is_reached = listen.to_socket_addrs().is_ok_and(|mut found| found.any(|it| !it.ip().is_loopback()));
+    if is_reached && !arguments.insecure && (security.access.is_open() || security.tls.is_none()) {
+        return Err(usage(format!(
+            "other machines reach {listen}: add --tls-certificate, --tls-key, --tls-ca and --tokens; or say --insecure"
+        )));
+    }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.enable_all();
     if let Some(threads) = arguments.threads {
@@ -76,11 +95,11 @@ async fn work(arguments: &Arguments, description: Description, security: Securit
         tiers: Some(Arc::clone(&tiers)),
         ..SessionOptions::default()
     };
-    let listen = arguments.listen.as_deref().unwrap_or(&arguments.name);
     let session = session(&options);
     description.tables.iter().try_for_each(|table| stores::reach(&session, &table.location))?;
     let worker =
-        ClusterWorker::listen(description, &arguments.name, listen, options.clone(), security).await?;
+        ClusterWorker::listen(description, &arguments.name, arguments.listen(), options.clone(), security)
+            .await?;
     let began = Instant::now();
     note(&format!("worker {} listens on {}", arguments.name, worker.local_address()?));
     let loaded = |catalog: &crate::ShardCatalog| {

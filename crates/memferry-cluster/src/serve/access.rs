@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,13 +42,20 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 const TOKEN_BYTES_MIN: usize = 16;
 
 /// Users and tokens that may use the server.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Access {
     /// Names and tokens.
     tokens: Vec<(Arc<str>, String)>,
     /// Names and passwords.
     users: Vec<(Arc<str>, String)>,
     issued: Mutex<HashMap<String, Issued>>,
+}
+
+/// Without secrets.
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Access {{ tokens: {}, users: {} }}", self.tokens.len(), self.users.len())
+    }
 }
 
 #[derive(Debug)]

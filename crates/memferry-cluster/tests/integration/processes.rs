@@ -449,6 +449,39 @@ async fn lost_replicas_are_an_error_that_names_them() {
     assert!(matches!(error, ClusterError::Unreachable { .. }), "{error}");
 }
 
+/// Not of each shard, and not of each task that a side of a join is sent to.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_of_the_whole_answer() {
+    let workers = Workers::ready(3).await;
+    for partitions in [1, 2, 8] {
+        let cluster = Cluster::new(workers.addresses.clone(), partitions).unwrap();
+        for (sql, expected) in [
+            ("SELECT count(*) FROM (SELECT o_orderkey FROM orders LIMIT 10)", 10),
+            ("SELECT count(*) FROM (SELECT n_name FROM nation LIMIT 10)", 10),
+            (
+                "SELECT max(x) - min(x) FROM orders CROSS JOIN (SELECT c_custkey AS x FROM customer LIMIT 1)",
+                0,
+            ),
+            (
+                "SELECT max(x) - min(x) FROM orders CROSS JOIN (SELECT n_nationkey AS x FROM nation LIMIT 1)",
+                0,
+            ),
+            (
+                "SELECT count(DISTINCT c_custkey) FROM orders JOIN (SELECT c_custkey FROM customer \
+                 WHERE c_custkey % 3 > 0 LIMIT 50) ON o_custkey >= c_custkey AND o_custkey % 3 = 0",
+                50,
+            ),
+        ] {
+            // The order in which rows arrive changes.
+            for _ in 0..5 {
+                let answer = cluster.query_whole(sql).await.unwrap();
+                let plan = answer.plan();
+                assert_eq!(count(&answer.collect().await.unwrap()), expected, "{sql}\n{plan}");
+            }
+        }
+    }
+}
+
 fn count(batches: &[RecordBatch]) -> i64 {
     batches[0].column(0).as_primitive::<Int64Type>().value(0)
 }

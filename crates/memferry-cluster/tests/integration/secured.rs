@@ -237,4 +237,12 @@ fn options_of_workers_that_cannot_be_used() {
         let error = stderr(&output);
         assert!(!output.status.success() && error.contains(part), "{options:?}: {error}");
     }
+    let output = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"))
+        .arg("worker")
+        .arg(&description)
+        .args(["--name", "127.0.0.1:1", "--listen", "0.0.0.0:0"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("other machines reach 0.0.0.0:0"), "{}", stderr(&output));
 }
