@@ -50,7 +50,7 @@ impl<'a> Bits<'a> {
     }
 
     /// The column from a row on.
-    fn from_row(self, row: usize) -> Bits<'a> {
+    fn at_row(self, row: usize) -> Bits<'a> {
         Bits { start: self.start + row * self.width as usize, ..self }
     }
 }

@@ -161,17 +161,17 @@ pub(crate) fn values_of<const N: usize>(bytes: &[u8], rows: usize) -> &[[u8; N]]
 fn unpack<T>(column: Bits<'_>, target: &mut [T], of: impl Fn(u64) -> T + Copy) {
     assert!((1..=u64::BITS).contains(&column.width), "{} bits", column.width);
     let one = |row: usize| {
-        let Bits { bytes, start, width } = column.from_row(row);
+        let Bits { bytes, start, width } = column.at_row(row);
         of(value(bytes, start, width))
     };
     let mut done = 0;
     // Arrays of tables begin at a byte; slices of them as soon as their row is a multiple of 8.
-    while done < target.len() && done < 8 && column.from_row(done).whole_bytes().is_none() {
+    while done < target.len() && done < 8 && column.at_row(done).whole_bytes().is_none() {
         target[done] = one(done);
         done += 1;
     }
     if column.width <= WORD_WIDTH_MAX
-        && let Some(bytes) = column.from_row(done).whole_bytes()
+        && let Some(bytes) = column.at_row(done).whole_bytes()
     {
         done += blocks_of(column.width, bytes, &mut target[done..], of);
     }
@@ -193,7 +193,7 @@ fn unpack_rows<T>(column: Bits<'_>, rows: &[u32], of: impl Fn(u64) -> T) -> Vec<
         }
     }
     let one = |&row: &u32| {
-        let Bits { bytes, start, width } = column.from_row(row as usize);
+        let Bits { bytes, start, width } = column.at_row(row as usize);
         of(value(bytes, start, width))
     };
     rows.iter().map(one).collect()
@@ -264,8 +264,8 @@ mod tests {
             let column = Bits { bytes: &bytes, start: 0, width };
             for start in (0..24).chain(190..=200) {
                 let mut target = vec![0_u64; 200 - start];
-                Native::unpack(column.from_row(start), 7, &mut target);
-                assert_eq!(u64::unpacked(column.from_row(start), 200 - start, 7), target);
+                Native::unpack(column.at_row(start), 7, &mut target);
+                assert_eq!(u64::unpacked(column.at_row(start), 200 - start, 7), target);
                 let expected: Vec<u64> = all[start..].iter().map(|value| value.wrapping_add(7)).collect();
                 assert_eq!(target, expected, "{width} bits from row {start}");
             }

@@ -40,7 +40,7 @@ pub fn within(column: Bits<'_>, rows: usize, first: u64, last: u64) -> Vec<u64> 
     let mut values = [0_u64; UNPACKED_ROWS];
     for from in (0..rows).step_by(UNPACKED_ROWS) {
         let values = &mut values[..UNPACKED_ROWS.min(rows - from)];
-        Native::unpack(column.from_row(from), 0, values);
+        Native::unpack(column.at_row(from), 0, values);
         for values in values.chunks(WORD_ROWS) {
             let mut flags = [0_u8; WORD_ROWS];
             for (flag, value) in flags.iter_mut().zip(values) {
@@ -161,7 +161,7 @@ mod tests {
             let step = most / 6;
             for (first, last) in [(0, 0), (0, most), (step, 3 * step), (most, most), (1.min(most), most)] {
                 for (from, rows) in [(0, 700), (0, 64), (0, 0), (1, 63), (8, 129), (13, 600)] {
-                    let found = within(all.from_row(from), rows, first, last);
+                    let found = within(all.at_row(from), rows, first, last);
                     assert_eq!(found.len(), rows.div_ceil(64));
                     let expected: Vec<usize> =
                         (0..rows).filter(|row| (first..=last).contains(&values[from + row])).collect();

@@ -459,11 +459,11 @@ async fn limits_are_of_the_whole_answer() {
             ("SELECT count(*) FROM (SELECT o_orderkey FROM orders LIMIT 10)", 10),
             ("SELECT count(*) FROM (SELECT n_name FROM nation LIMIT 10)", 10),
             (
-                "SELECT max(x) - min(x) FROM orders CROSS JOIN (SELECT c_custkey AS x FROM customer LIMIT 1)",
+                "SELECT max(c_custkey) - min(c_custkey) FROM orders CROSS JOIN (SELECT c_custkey FROM customer LIMIT 1)",
                 0,
             ),
             (
-                "SELECT max(x) - min(x) FROM orders CROSS JOIN (SELECT n_nationkey AS x FROM nation LIMIT 1)",
+                "SELECT max(n_nationkey) - min(n_nationkey) FROM orders CROSS JOIN (SELECT n_nationkey FROM nation LIMIT 1)",
                 0,
             ),
             (

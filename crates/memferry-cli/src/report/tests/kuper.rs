@@ -58,8 +58,11 @@ enum Part {
     Series,
 }
 
+/// A row, its place, and what its number means on the axis.
+type Drawn = (&'static str, Part, fn(f64) -> f64);
+
 /// The rows of the figures, the part that they are drawn as, and its value.
-const DRAWN: &[(&str, Part, fn(f64) -> f64)] = &[
+const DRAWN: &[Drawn] = &[
     ("K029", Part::X, kb),
     ("K030", Part::X, same),
     ("K031", Part::Rule, kb),
