@@ -47,7 +47,7 @@ const EQUAL: &[(&str, &[&str])] = &[
     ("query", &["DuckDB", "Polars", "datafusion", "the faster of the other engines"]),
     ("query-model", &["the same placement without copies", "threads on no domain"]),
     ("sncdb", &["after the first second", "columns of 32 bits"]),
-    ("sncdb-postgres", &["after the first second"]),
+    ("sncdb-postgres", &["after the first second", "columns of 32 bits"]),
     ("workload", &["DataFusion", "the first fifth"]),
 ];
 
