@@ -56,10 +56,6 @@ impl PhysicalOptimizerRule for ChooseBroadcasts {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        // Without partitions there are no exchanges, and joins have collected their sides.
-        if config.execution.target_partitions < 2 {
-            return Ok(plan);
-        }
         let options = config.extensions.get::<BroadcastOptions>().cloned().unwrap_or_default();
         // From the scans up, since the mode of a join decides where its rows are.
         plan.transform_up(|node| {

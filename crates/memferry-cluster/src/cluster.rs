@@ -60,7 +60,7 @@ pub struct Cluster {
     known: Mutex<HashMap<String, Arc<WorkerReport>>>,
 }
 
-/// What is done with reports that are known.
+/// Whether workers send reports that are known again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// They are not sent again.

@@ -51,10 +51,6 @@ impl PhysicalOptimizerRule for JoinInPlace {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        // Without partitions there are no exchanges.
-        if config.execution.target_partitions < 2 {
-            return Ok(plan);
-        }
         // Groups in place need no partial ones, which were for the exchange.
         CombinePartialFinalAggregate::new().optimize(rewritten(plan, false)?, config)
     }

@@ -115,6 +115,12 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     fs::read(file).with_context(|| format!("cannot read {}; check the path", file.display()))
 }
 
+/// The contents of a certificate and its key, if both are given.
+pub(crate) fn tls_files(certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<TlsFiles>> {
+    let (Some(certificate), Some(key)) = (certificate, key) else { return Ok(None) };
+    Ok(Some(TlsFiles { certificate: read(certificate)?, key: read(key)? }))
+}
+
 /// A connection that sends a token.
 #[derive(Clone, Debug)]
 pub(crate) struct Authorized {
@@ -197,7 +203,7 @@ pub struct SecurityArguments {
     tokens: Option<PathBuf>,
 }
 
-/// How a worker proves who it is, whom it answers, and what it shows to other workers.
+/// The identity of a worker, the clients that it answers, and its credentials for other workers.
 #[derive(Debug, Default)]
 pub struct Security {
     /// Its certificate and key; without them, it speaks plain text.
@@ -214,10 +220,8 @@ impl SecurityArguments {
     /// # Errors
     /// Files that cannot be used.
     pub(crate) fn security(&self) -> Result<Security> {
-        let mut security = Security::default();
-        if let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) {
-            security.tls = Some(TlsFiles { certificate: read(certificate)?, key: read(key)? });
-        }
+        let tls = tls_files(self.tls_certificate.as_deref(), self.tls_key.as_deref())?;
+        let mut security = Security { tls, ..Security::default() };
         if let Some(file) = &self.tls_ca {
             security.credentials = security.credentials.with_authority(file)?;
         }

@@ -53,7 +53,7 @@ macro_rules! native {
 native!(u8 u16 u32 u64 i128);
 
 /// The low `width` bits set; 1 to 64.
-fn mask(width: u32) -> u64 {
+pub(crate) fn mask(width: u32) -> u64 {
     u64::MAX >> (64 - width)
 }
 

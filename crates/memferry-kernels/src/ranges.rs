@@ -7,7 +7,7 @@
 //! One comparison therefore does for each range, and for integers with sign, too. The results of 64 rows are bytes of 0 and 1 at
 //! first, which compilers turn into vectors, then a word of bits.
 
-use crate::packed::Native;
+use crate::packed::{Native, mask};
 use crate::{Bits, dispatch};
 
 /// Rows of a word of bits.
@@ -33,7 +33,7 @@ pub fn within(column: Bits<'_>, rows: usize, first: u64, last: u64) -> Vec<u64> 
             _ => {}
         }
     }
-    let mask = u64::MAX >> (u64::BITS - column.width);
+    let mask = mask(column.width);
     // Unpacked values have no bits beyond their width, so these of the range do not count either.
     let span = span & mask;
     let mut words = Vec::with_capacity(rows.div_ceil(WORD_ROWS));

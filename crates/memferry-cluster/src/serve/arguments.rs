@@ -1,11 +1,10 @@
 //! The options of `memferry serve`.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use memferry_session::SessionArguments;
 use memferry_session::error::usage;
 use memferry_session::options::size_bytes;
@@ -13,9 +12,9 @@ use memferry_session::options::size_bytes;
 use super::access::Access;
 use super::limits::Limits;
 use super::log::Log;
-use super::server::{ServerOptions, TlsFiles};
+use super::server::ServerOptions;
 use crate::cluster::Cluster;
-use crate::credentials::CredentialArguments;
+use crate::credentials::{CredentialArguments, tls_files};
 
 /// Answers queries of any client of Arrow Flight SQL (ADBC, JDBC, ODBC) over the tables of the options.
 ///
@@ -75,7 +74,7 @@ pub struct Arguments {
     /// Answers from the tables of a cluster: addresses of its workers, see `memferry worker`.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', conflicts_with_all = NOT_OF_CLUSTERS)]
     cluster: Vec<String>,
-    /// How this server proves to workers who it is.
+    /// The credentials of this server for workers.
     #[command(flatten)]
     credentials: CredentialArguments,
     /// The tables.
@@ -133,15 +132,7 @@ impl Arguments {
         if let Some(file) = &self.users {
             access = access.with_users(file)?;
         }
-        let tls = match (&self.tls_certificate, &self.tls_key) {
-            (Some(certificate), Some(key)) => {
-                let read = |file: &PathBuf| {
-                    fs::read(file).with_context(|| format!("cannot read {}; check the path", file.display()))
-                };
-                Some(TlsFiles { certificate: read(certificate)?, key: read(key)? })
-            }
-            _ => None,
-        };
+        let tls = tls_files(self.tls_certificate.as_deref(), self.tls_key.as_deref())?;
         if !self.listen.ip().is_loopback() && !self.insecure && (access.is_open() || tls.is_none()) {
             return Err(usage(format!(
                 "other machines reach {}: add --tls-certificate and --tls-key, and --tokens or --users; or say --insecure",

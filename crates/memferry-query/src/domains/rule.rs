@@ -119,8 +119,8 @@ impl Place<'_> {
         Ok(Placed { plan: replace_children_if_necessary(plan, children)?, is_large, is_exposed })
     }
 
-    /// The partitions of a scan that is exposed are those of its domains. What has one partition otherwise, such as the end of
-    /// an aggregation, takes the next domain: on the first one it would wait, in all queries, for the scans there.
+    /// The partitions of a scan that is exposed are those of its domains. Another plan with one partition, such as the end
+    /// of an aggregation, takes the next domain: on the first one it would wait, in all queries, for the scans there.
     fn on_domain(&self, plan: Arc<dyn ExecutionPlan>, is_exposed: bool) -> Arc<dyn ExecutionPlan> {
         if plan.downcast_ref::<DomainExec>().is_some() {
             return plan;

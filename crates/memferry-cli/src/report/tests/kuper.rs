@@ -45,7 +45,7 @@ fn the_figures_are_those_that_coverage_lists() {
     }
 }
 
-/// What of a published point is the number of its row.
+/// The part of a published point that is the number of its row.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     /// The place of a dot.
