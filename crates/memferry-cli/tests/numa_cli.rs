@@ -215,6 +215,66 @@ fn reads(record: &Value) -> BTreeMap<String, BTreeSet<String>> {
     reads
 }
 
+/// Values of the rows of each run whose name has `what` before the domain, by domain and distance.
+fn counts(record: &Value, what: &str) -> BTreeMap<String, BTreeMap<String, f64>> {
+    let mut counts: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
+    for row in record["rows"].as_array().unwrap() {
+        let name = row["name"].as_str().unwrap();
+        if let Some((run, rest)) = name.split_once("_balancing_")
+            && let Some((_, place)) = rest.split_once(what)
+        {
+            let value = row["value"].as_f64().unwrap();
+            counts.entry(run.to_owned()).or_default().insert(place.to_owned(), value);
+        }
+    }
+    counts
+}
+
+/// Row groups and bytes of a query are counts: exact, whatever the speed. Without stealing the domains of the workers read all of
+/// both tables; with it, they share the same work.
+fn reads_are_exact(record: &Value, name: impl Fn(&str) -> String) {
+    let (groups, bytes) = (counts(record, "_row_groups_"), counts(record, "_bytes_"));
+    let of = |counts: &BTreeMap<String, BTreeMap<String, f64>>, run: &str| counts[&name(run)].clone();
+    let all = of(&groups, "all_6_0")["0_own"];
+    assert!(all >= 2.0 && all.fract() == 0.0, "row groups of a table are a number: {all}");
+    for (run, wanted) in [
+        ("all_6_0", &["0_own"][..]),
+        ("all_3_3", &["0_own", "1_own"]),
+        ("all_0_6", &["1_own"]),
+        ("first_3_3", &["0_neighbour", "0_own"]),
+        ("second_6_0", &["1_neighbour"]),
+        ("second_3_3", &["1_neighbour", "1_own"]),
+    ] {
+        let wanted: BTreeMap<String, f64> = wanted.iter().map(|&place| (place.to_owned(), all)).collect();
+        assert_eq!(of(&groups, run), wanted, "{run}");
+        assert!(of(&bytes, run).keys().eq(wanted.keys()), "{run}: {:?}", of(&bytes, run));
+    }
+    let sum = |counts: BTreeMap<String, f64>| counts.values().sum::<f64>();
+    for (run, alone) in [("all_stealing_6_0", "all_6_0"), ("all_stealing_3_3", "all_3_3")] {
+        for counts in [&groups, &bytes] {
+            let (stolen, whole) = (sum(of(counts, run)), sum(of(counts, alone)));
+            assert!((stolen / whole - 1.0).abs() < 1e-9, "{run}: {stolen} of {whole}");
+        }
+    }
+    let workers = counts(record, "_workers_");
+    let cpus = |domain: &str| record["options"][domain].as_array().unwrap().len() as f64;
+    for (run, wanted) in [
+        ("all_3_3", [cpus("first_cpus"), cpus("second_cpus")]),
+        ("first_3_3", [cpus("first_cpus"), 0.0]),
+        ("second_3_3", [0.0, cpus("second_cpus")]),
+    ] {
+        assert_eq!(["0", "1"].map(|domain| workers[&name(run)][domain]), wanted, "{run}");
+    }
+}
+
+/// A guest says that it is one, and a machine does not.
+fn is_marked(record: &Value) {
+    let is_guest = std::env::var_os("MEMFERRY_GUEST_COMMAND").is_some_and(|command| !command.is_empty());
+    assert_eq!(record["options"]["guest"].is_string(), is_guest, "{}", record["options"]);
+    let how = if is_guest { "emulated" } else { "measured" };
+    assert!(record["rows"].as_array().unwrap().iter().all(|row| row["how"] == how), "{record}");
+}
+
 /// Speed means nothing in a guest, and places do: each domain reads what its workers should.
 #[test]
 fn sncdb_reads_where_its_workers_are() {
@@ -238,8 +298,11 @@ fn sncdb_reads_where_its_workers_are() {
     let reads_of_runs = reads(&record);
     let end =
         if record["options"]["elsewhere_cpus"] == serde_json::json!([]) { "anywhere" } else { "elsewhere" };
+    let name = |run: &str| format!("scan_1000000_{run}_always_{end}");
+    is_marked(&record);
+    reads_are_exact(&record, name);
     let of = |run: &str| -> BTreeSet<String> {
-        let name = format!("scan_1000000_{run}_always_{end}");
+        let name = name(run);
         reads_of_runs.get(&name).unwrap_or_else(|| panic!("{name} is not in {record}")).clone()
     };
     assert_eq!(reads_of_runs.len(), 12, "{record}");

@@ -43,7 +43,7 @@ pub mod tools;
 pub use boot::{BootOptions, Booted, boot};
 pub use error::Error;
 pub use image::Image;
-pub use init::run_if_init;
+pub use init::{profile_of_this_guest, run_if_init};
 pub use kernel::Kernel;
 pub use layout::{Layout, LayoutLink, LayoutNode};
 pub use pages::{NodeBytes, Pages};

@@ -38,7 +38,7 @@ pub use self::workload::{
 
 use self::clients::{Counted, Expected, LocalConnection, Times, deviation, jain};
 use self::places::Places;
-use self::server::{Server, confined_runtime};
+use self::server::{Read, Server, confined_runtime};
 use self::tables::{VALUES, Values};
 use crate::QueryError;
 
@@ -187,7 +187,7 @@ impl SncdbBenchmark {
         let sql = workload.statement.sql(self.values.rows);
         let (sessions, times, seed) = (server.sessions(), self.times(), self.values.seed);
         let mut started = None;
-        let at_start = || started = Some((Instant::now(), server.traffic().bytes()));
+        let at_start = || started = Some((Instant::now(), server.traffic().read()));
         let counted = match self.protocol {
             Protocol::InProcess => {
                 let connection = |_| -> Result<LocalConnection, QueryError> {
@@ -215,8 +215,12 @@ impl SncdbBenchmark {
                 clients::run(connections, clients.handle(), &expected, times, seed, at_start)?
             }
         };
-        let read = started.map(|(begin, before)| rates(before, server.traffic().bytes(), begin.elapsed()));
-        Ok(rows_of(&workload.name(), balancing.state(), &counted, &read.unwrap_or_default()))
+        let read = server.traffic().read();
+        let rates = started.map(|(begin, before)| rates(before, read, begin.elapsed())).unwrap_or_default();
+        let name = format!("{}_balancing_{}", workload.name(), balancing.state());
+        let mut rows = rows_of(&name, &counted, server.workers());
+        rows.extend(rows_of_reads(&name, &rates, &read, counted.answers));
+        Ok(rows)
     }
 
     /// Serves both tables with the protocol of PostgreSQL at an address, such as `127.0.0.1:5432`, until `until` is complete.
@@ -262,17 +266,15 @@ impl SncdbBenchmark {
 const COLUMN_MB: f64 = 276.0;
 
 /// MB per second that the workers of each domain have read, by distance.
-fn rates(before: [[u64; 3]; 2], after: [[u64; 3]; 2], elapsed: Duration) -> [[f64; 3]; 2] {
-    let rate = |before: u64, after: u64| (after - before) as f64 / 1e6 / elapsed.as_secs_f64();
+fn rates(before: [[Read; 3]; 2], after: [[Read; 3]; 2], elapsed: Duration) -> [[f64; 3]; 2] {
+    let rate = |before: Read, after: Read| (after.bytes - before.bytes) as f64 / 1e6 / elapsed.as_secs_f64();
     [0, 1].map(|domain| [0, 1, 2].map(|it| rate(before[domain][it], after[domain][it])))
 }
 
-/// The rows of a run under `NAME_balancing_STATE`: answers per second, with their deviation (`_deviation`), Jain's index over the
-/// connections (`_fairness`), answers of a connection, least and most (`_connection`), bytes that the workers of each domain
-/// read in memory of their own, of the neighbour and of other sockets (`_read_0_own` and so on, if they are bound), and resident
-/// memory (`_rss`, beside that after the first second).
-fn rows_of(name: &str, balancing: &str, counted: &Counted, read: &[[f64; 3]]) -> Vec<Row> {
-    let name = format!("{name}_balancing_{balancing}");
+/// The rows of a run under its name: answers per second, with their deviation (`_deviation`), Jain's index over the connections
+/// (`_fairness`), answers of a connection, least and most (`_connection`), resident memory (`_rss`, beside that after the first
+/// second), and workers of each domain (`_workers_0`, `_workers_1`).
+fn rows_of(name: &str, counted: &Counted, workers: [usize; 2]) -> Vec<Row> {
     let row = |what: &str, unit, samples: &[f64]| {
         Row::median(format!("{name}{what}"), unit, Provenance::Measured, samples)
     };
@@ -282,13 +284,32 @@ fn rows_of(name: &str, balancing: &str, counted: &Counted, read: &[[f64; 3]]) ->
         row("_fairness", "", &[jain(&counted.per_connection)]),
         row("_connection", "queries", &counted.per_connection),
     ];
-    for (domain, read) in read.iter().enumerate() {
-        for (distance, &rate) in DISTANCES.iter().zip(read).filter(|&(_, &rate)| rate > 0.0) {
-            rows.push(row(&format!("_read_{domain}_{distance}"), "MB/s", &[rate]));
-        }
-    }
     if let [first, .., last] = counted.rss_bytes[..] {
         rows.push(row("_rss", "bytes", &[last]).against("after the first second", first, first / last));
+    }
+    rows.extend([0, 1].map(|domain| row(&format!("_workers_{domain}"), "CPUs", &[workers[domain] as f64])));
+    rows
+}
+
+/// What workers of each domain have read in memory of their own (`_own`), of the neighbour and of other sockets, if they are
+/// bound: bytes per second (`_read_0_own` and so on), and row groups (`_row_groups_0_own`) and bytes (`_bytes_0_own`) of a query.
+/// The latter are counts of all queries by their number: they do not depend on speed.
+fn rows_of_reads(name: &str, rates: &[[f64; 3]; 2], read: &[[Read; 3]; 2], answers: u64) -> Vec<Row> {
+    let of_query = |count: u64| count as f64 / answers.max(1) as f64;
+    let mut rows = Vec::new();
+    for (domain, (rates, read)) in rates.iter().zip(read).enumerate() {
+        for ((word, &rate), read) in DISTANCES.iter().zip(rates).zip(read) {
+            for (what, unit, value) in [
+                ("read", "MB/s", rate),
+                ("row_groups", "row groups/query", of_query(read.row_groups)),
+                ("bytes", "bytes/query", of_query(read.bytes)),
+            ] {
+                if value > 0.0 {
+                    let name = format!("{name}_{what}_{domain}_{word}");
+                    rows.push(Row::median(name, unit, Provenance::Measured, &[value]));
+                }
+            }
+        }
     }
     rows
 }

@@ -22,8 +22,13 @@ use super::places::cpus;
 use super::workload::Workload;
 use crate::QueryError;
 
-/// Names of the counters of a scan on domains: bytes read in memory of the domain, of its neighbours, of other sockets.
-const BYTES_BY_DISTANCE: [&str; 3] = ["bytes_local", "bytes_same_socket", "bytes_remote"];
+/// Names of the counters of a scan on domains, in memory of the domain, of its neighbours, of other sockets: row groups, and
+/// the bytes that were read of them.
+const BY_DISTANCE: [[&str; 2]; 3] = [
+    ["row_groups_local", "bytes_local"],
+    ["row_groups_same_socket", "bytes_same_socket"],
+    ["row_groups_remote", "bytes_remote"],
+];
 
 /// Stack of a thread: DataFusion plans nested expressions by recursion, and with 8 MiB a sum of 400 numbers overflows in the
 /// development profile. Pages that are not touched take no memory.
@@ -36,18 +41,27 @@ pub(super) struct Server {
     /// The CPUs of its workers.
     #[cfg(feature = "postgres")]
     cpus: Vec<u32>,
+    /// Workers of each of the two domains.
+    workers: [usize; 2],
     /// The session of which those of connections are copies: they share its tables.
     template: SessionContext,
     traffic: Arc<Traffic>,
 }
 
-/// Bytes that the workers of each of the two domains have read, by distance.
+/// Row groups and bytes that the workers of each of the two domains have read, by distance.
 #[derive(Debug)]
 pub(super) struct Traffic {
     /// Which of the two is a domain of the run.
     domains: Vec<usize>,
     /// Relaxed: they are counts.
-    read: [[AtomicU64; 3]; 2],
+    read: [[[AtomicU64; 2]; 3]; 2],
+}
+
+/// What the workers of each of the two domains have read, by distance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Read {
+    pub(super) row_groups: u64,
+    pub(super) bytes: u64,
 }
 
 impl Traffic {
@@ -56,13 +70,16 @@ impl Traffic {
             && let Some(metrics) = plan.metrics()
         {
             for metric in metrics.iter() {
-                let distance = BYTES_BY_DISTANCE.iter().position(|&name| name == metric.value().name());
+                let name = metric.value().name();
+                let place = BY_DISTANCE.iter().enumerate().find_map(|(distance, names)| {
+                    names.iter().position(|it| *it == name).map(|counter| (distance, counter))
+                });
                 let domain = metric.labels().iter().find(|label| label.name() == "domain");
-                if let (Some(distance), Some(domain)) = (distance, domain)
+                if let (Some((distance, counter)), Some(domain)) = (place, domain)
                     && let Some(&domain) =
                         domain.value().parse().ok().and_then(|domain: usize| self.domains.get(domain))
                 {
-                    self.read[domain][distance]
+                    self.read[domain][distance][counter]
                         .fetch_add(metric.value().as_usize() as u64, Ordering::Relaxed);
                 }
             }
@@ -73,8 +90,13 @@ impl Traffic {
     }
 
     /// The counts so far.
-    pub(super) fn bytes(&self) -> [[u64; 3]; 2] {
-        self.read.each_ref().map(|read| read.each_ref().map(|bytes| bytes.load(Ordering::Relaxed)))
+    pub(super) fn read(&self) -> [[Read; 3]; 2] {
+        self.read.each_ref().map(|of_domain| {
+            of_domain.each_ref().map(|counters| {
+                let [row_groups, bytes] = counters.each_ref().map(|counter| counter.load(Ordering::Relaxed));
+                Read { row_groups, bytes }
+            })
+        })
     }
 }
 
@@ -88,6 +110,10 @@ impl Server {
         tables: &[Arc<TieredTable>; 2],
     ) -> Result<Server, QueryError> {
         let domains = places.workers(workload.workers)?;
+        let mut workers = [0; 2];
+        for domain in domains.iter() {
+            workers[places.index_of(domain)] += domain.cpus.len();
+        }
         let of_run = domains.iter().map(|domain| places.index_of(domain)).collect();
         let traffic = Traffic { domains: of_run, read: Default::default() };
         let cpus = cpus(&domains);
@@ -108,6 +134,7 @@ impl Server {
             runtime: Some(runtime),
             #[cfg(feature = "postgres")]
             cpus,
+            workers,
             template,
             traffic: Arc::new(traffic),
         })
@@ -124,7 +151,12 @@ impl Server {
         &self.cpus
     }
 
-    /// The bytes that the workers have read.
+    /// Workers of each of the two domains.
+    pub(super) fn workers(&self) -> [usize; 2] {
+        self.workers
+    }
+
+    /// What the workers have read.
     pub(super) fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }

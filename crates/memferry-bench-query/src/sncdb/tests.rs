@@ -56,7 +56,26 @@ fn all_kinds_of_runs_have_right_answers() {
         assert!(row("_connection").unwrap() > 0.0 && row("_rss").unwrap() > 0.0, "{rows:?}");
         let is_bound = workload.workers == Workers::All && workload.binding != Binding::None;
         let is_scan = workload.statement != Statement::Random;
+        let workers = [0, 1].map(|domain| row(&format!("_workers_{domain}")).unwrap());
+        let of_domain = |domain: usize| bench.places.domains[domain].cpus.len() as f64;
+        let wanted = match workload.workers {
+            Workers::First => [of_domain(0), 0.0],
+            Workers::Second => [0.0, of_domain(1)],
+            _ => [of_domain(0), of_domain(1)],
+        };
+        assert_eq!(workers, wanted, "{rows:?}");
         if is_bound && is_scan {
+            // Counts of a query, whatever the speed: each row group of the scanned tables once.
+            let sum = |what: &str| {
+                rows.iter().filter(|row| row.name.contains(what)).map(|row| row.value).sum::<f64>()
+            };
+            let columns = workload.statement.columns();
+            let scanned = columns.iter().zip(&bench.tables);
+            let groups = |table: &TieredTable| table.data().partitions().iter().flatten().count() as f64;
+            let wanted: f64 =
+                scanned.filter(|(columns, _)| !columns.is_empty()).map(|(_, table)| groups(table)).sum();
+            assert!((sum("_row_groups_") / wanted - 1.0).abs() < 1e-9, "{} of {wanted}", sum("_row_groups_"));
+            assert!(sum("_bytes_") > wanted, "{rows:?}");
             assert!(rows.iter().any(|row| row.name.contains("_read_") && row.unit == "MB/s"), "{rows:?}");
         }
     }

@@ -18,7 +18,7 @@ use tempfile::NamedTempFile;
 use super::{Row, UnequalWork, check_equal_work};
 
 /// One run of one benchmark.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Record<R = Row> {
     /// Name of the benchmark.
     pub bench: &'static str,

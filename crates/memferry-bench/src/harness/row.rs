@@ -222,3 +222,9 @@ impl CsvRow for Row {
         Row::COLUMNS.to_vec()
     }
 }
+
+impl AsMut<Row> for Row {
+    fn as_mut(&mut self) -> &mut Row {
+        self
+    }
+}

@@ -139,6 +139,12 @@ impl CsvRow for MemoryRow {
     }
 }
 
+impl AsMut<Row> for MemoryRow {
+    fn as_mut(&mut self) -> &mut Row {
+        &mut self.row
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

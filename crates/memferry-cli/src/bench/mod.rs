@@ -23,16 +23,16 @@ mod sncdb;
 mod soak;
 mod workload;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
 use memferry::topology::Machine;
-use memferry_bench::harness::{CsvRow, Effort, Record, Row, check_writable};
+use memferry_bench::harness::{CsvRow, Effort, Provenance, Record, Row, check_writable};
 pub(crate) use memferry_bench::harness::{machine_slug, rfc3339};
 use memferry_bench::telemetry::{Kernel, SystemKernel, Telemetry};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use isa::LIMITED;
 
@@ -162,8 +162,8 @@ impl Keep {
         self.finish_with(name, record, directory, out, |rows| table(rows).to_string())
     }
 
-    /// The same for rows of any kind; `text` shows them.
-    fn finish_with<R: CsvRow>(
+    /// The same for rows of any kind; `text` shows them. In a guest numbers are emulated, and `-guest` is added to the file's name.
+    fn finish_with<R: CsvRow + AsMut<Row> + Clone>(
         &self,
         name: &str,
         record: &Record<R>,
@@ -171,6 +171,10 @@ impl Keep {
         out: &mut dyn Write,
         text: impl FnOnce(&[R]) -> String,
     ) -> Result<()> {
+        let guest = memferry_guest::profile_of_this_guest();
+        let of_guest = guest.as_ref().map(|profile| of_guest(record, profile));
+        let record = of_guest.as_ref().unwrap_or(record);
+        let name = if guest.is_some() { &format!("{name}-guest") } else { name };
         // The record first: the output may be a closed pipe.
         let written = directory.map(|directory| record.write_as(name, directory)).transpose();
         if self.json {
@@ -181,8 +185,27 @@ impl Keep {
                 writeln!(out, "\nwritten to {}", path.display())?;
             }
         }
+        if let Some(profile) = guest {
+            // An error of standard error cannot be reported.
+            let _ = writeln!(
+                io::stderr(),
+                "memferry: this is a guest with the nodes of {profile}: counts and places are exact; times and rates are those of the \
+                 emulation"
+            );
+        }
         Ok(written.map(drop)?)
     }
+}
+
+/// The record as one of a guest: the numbers of made-up nodes are emulated.
+fn of_guest<R: AsMut<Row> + Clone>(record: &Record<R>, profile: &str) -> Record<R> {
+    let mut record = record.clone();
+    record.options["on"] = json!("guest");
+    record.options["guest"] = json!(profile);
+    for row in record.rows.iter_mut().map(R::as_mut).filter(|row| row.provenance == Provenance::Measured) {
+        row.provenance = Provenance::Emulated;
+    }
+    record
 }
 
 fn table(rows: &[Row]) -> Table {

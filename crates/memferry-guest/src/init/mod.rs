@@ -36,9 +36,22 @@ pub fn run_if_init() {
     if std::process::id() != 1 {
         return;
     }
-    if let Some(plan) = [plan::PLAN_IN_HOST, plan::PLAN].into_iter().find(|plan| Path::new(plan).exists()) {
+    if let Some(plan) = plan_here() {
         run(plan);
     }
+}
+
+/// The profile of the guest that this process runs in. `None` outside guests of this crate.
+///
+/// Benchmarks ask: a guest's memory is as fast as the memory of the host, and its CPUs may be emulated.
+pub fn profile_of_this_guest() -> Option<String> {
+    let plan: Plan = serde_json::from_slice(&fs::read(plan_here()?).ok()?).ok()?;
+    Some(plan.name)
+}
+
+/// The plan of the guest; `None` outside.
+fn plan_here() -> Option<&'static str> {
+    [plan::PLAN_IN_HOST, plan::PLAN].into_iter().find(|plan| Path::new(plan).exists())
 }
 
 fn run(plan: &str) -> ! {
