@@ -240,7 +240,6 @@ fn reads_are_exact(record: &Value, name: impl Fn(&str) -> String) {
     for (run, wanted) in [
         ("all_6_0", &["0_own"][..]),
         ("all_3_3", &["0_own", "1_own"]),
-        ("all_0_6", &["1_own"]),
         ("first_3_3", &["0_neighbour", "0_own"]),
         ("second_6_0", &["1_neighbour"]),
         ("second_3_3", &["1_neighbour", "1_own"]),
@@ -251,9 +250,10 @@ fn reads_are_exact(record: &Value, name: impl Fn(&str) -> String) {
     }
     let sum = |counts: BTreeMap<String, f64>| counts.values().sum::<f64>();
     for (run, alone) in [("all_stealing_6_0", "all_6_0"), ("all_stealing_3_3", "all_3_3")] {
-        for counts in [&groups, &bytes] {
+        // Bits of a part of a packed column are rounded to bytes.
+        for (counts, tolerance) in [(&groups, 1e-9), (&bytes, 1e-5)] {
             let (stolen, whole) = (sum(of(counts, run)), sum(of(counts, alone)));
-            assert!((stolen / whole - 1.0).abs() < 1e-9, "{run}: {stolen} of {whole}");
+            assert!((stolen / whole - 1.0).abs() < tolerance, "{run}: {stolen} of {whole}");
         }
     }
     let workers = counts(record, "_workers_");
@@ -290,7 +290,7 @@ fn sncdb_reads_where_its_workers_are() {
         "--stealing",
         "off,neighbour",
         "--on-first",
-        "6,3,0",
+        "6,3",
     ]);
     if record["options"]["parts_of_one_node"] == true {
         return skip(Needs::Nodes, "the first socket has one domain");
@@ -305,27 +305,21 @@ fn sncdb_reads_where_its_workers_are() {
         let name = name(run);
         reads_of_runs.get(&name).unwrap_or_else(|| panic!("{name} is not in {record}")).clone()
     };
-    assert_eq!(reads_of_runs.len(), 12, "{record}");
+    assert_eq!(reads_of_runs.len(), 8, "{record}");
     for (run, wanted) in [
         ("all_6_0", &["0_own"][..]),
         ("all_3_3", &["0_own", "1_own"]),
-        ("all_0_6", &["1_own"]),
         ("first_6_0", &["0_own"]),
         ("first_3_3", &["0_neighbour", "0_own"]),
-        ("first_0_6", &["0_neighbour"]),
         ("second_6_0", &["1_neighbour"]),
         ("second_3_3", &["1_neighbour", "1_own"]),
-        ("second_0_6", &["1_own"]),
     ] {
         assert!(of(run).iter().eq(wanted), "{run}: {record}");
     }
     // How much is stolen is a matter of chance, and from whom is not.
-    for (run, own, stolen) in
-        [("all_stealing_6_0", "0_own", "1_neighbour"), ("all_stealing_0_6", "1_own", "0_neighbour")]
-    {
-        let read = of(run);
-        assert!(read.contains(own) && read.iter().all(|it| it == own || it == stolen), "{run}: {record}");
-    }
+    let read = of("all_stealing_6_0");
+    let is_of_first = |it: &String| it == "0_own" || it == "1_neighbour";
+    assert!(read.contains("0_own") && read.iter().all(is_of_first), "{record}");
     // Half of a domain's CPUs, if each has two.
     let cpus = |name: &str| record["options"][name].as_array().unwrap().len();
     let workers = if cpus("first_cpus") > 1 && cpus("second_cpus") > 1 { "half" } else { "all" };
