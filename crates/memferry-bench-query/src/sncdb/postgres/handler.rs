@@ -1,13 +1,14 @@
 //! One connection: its session and its statements.
 
 use std::fmt::Debug;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement as SqlStatement;
+use datafusion::sql::sqlparser::ast::Statement as AstStatement;
 use futures::{Sink, SinkExt, StreamExt};
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::auth::noop::NoopStartupHandler;
@@ -24,10 +25,13 @@ use pgwire::api::{
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::extendedquery::Execute;
+use pgwire::messages::response::TransactionStatus;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 use super::super::server::{Prepared, Session, Sessions};
+use super::catalog;
+use super::cursor::{Cursor, CursorStatement, Cursors};
 use super::query::{self, Begun, Stop, gone};
 use super::statement::{check, explain, parse, transaction, user_error};
 use super::values::{fields_of, parameters, type_of};
@@ -44,6 +48,7 @@ pub(super) struct Handler {
     /// Another descriptor of the socket, to be looked at only.
     watched: Arc<TcpStream>,
     manager: Arc<ConnectionManager>,
+    cursors: Mutex<Cursors>,
 }
 
 /// What pgwire asks of a connection.
@@ -74,14 +79,31 @@ impl Handler {
         watched: TcpStream,
         manager: Arc<ConnectionManager>,
     ) -> Handler {
-        Handler { workers, sessions, session: OnceLock::new(), watched: Arc::new(watched), manager }
+        let (session, watched, cursors) = (OnceLock::new(), Arc::new(watched), Mutex::default());
+        Handler { workers, sessions, session, watched, manager, cursors }
+    }
+
+    fn cursors(&self) -> MutexGuard<'_, Cursors> {
+        // Each change is complete.
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A statement that may run here, prepared.
-    async fn prepare(&self, statement: SqlStatement) -> PgWireResult<Prepared> {
+    async fn prepare(&self, mut statement: SqlStatement) -> PgWireResult<Prepared> {
+        if CursorStatement::of(&statement)?.is_some() {
+            return Err(user_error(
+                "0A000",
+                "cursors of SQL need the simple protocol; bind the query itself and fetch its rows in parts",
+            ));
+        }
+        let is_of_catalog = catalog::rewrite(&mut statement)?;
         let session = self.session.get_or_init(|| self.sessions.open()).clone();
         let prepare = async move {
-            let plan = session.context.state().statement_to_plan(statement).await.map_err(explain)?;
+            let plan = session.context.state().statement_to_plan(statement).await;
+            let plan = plan.map_err(|error| match is_of_catalog {
+                true => catalog::incomplete(&error),
+                false => explain(error),
+            })?;
             check(&plan)?;
             session.optimise(&plan).map_err(explain)
         };
@@ -93,6 +115,42 @@ impl Handler {
         tokio::select! {
             begun = Begun::begin(&self.workers, prepared, values) => begun,
             () = gone(Arc::clone(&self.watched)) => Err(PgWireError::QueryCanceled),
+        }
+    }
+
+    /// The answer to a statement of a simple query; `is_in_transaction` says whether one has begun.
+    async fn answer(&self, statement: SqlStatement, is_in_transaction: &mut bool) -> PgWireResult<Answer> {
+        if let Some(response) = transaction(&statement) {
+            *is_in_transaction = matches!(response, Response::TransactionStart(_));
+            if !*is_in_transaction {
+                self.cursors().close(None)?;
+            }
+            return Ok(Answer::Complete(response));
+        }
+        match CursorStatement::of(&statement)? {
+            None => Ok(Answer::Begun(self.begin(self.prepare(statement).await?, Vec::new()).await?)),
+            Some(CursorStatement::Declare { name, query }) => {
+                if !*is_in_transaction {
+                    let text = "a cursor lives in a transaction; send BEGIN before DECLARE";
+                    return Err(user_error("25P01", text));
+                }
+                self.cursors().check(name)?;
+                let query = AstStatement::Query(Box::new(query.clone()));
+                let prepared = self.prepare(SqlStatement::Statement(Box::new(query))).await?;
+                let begun = self.begin(prepared, Vec::new()).await?;
+                let stop = Stop::when(Arc::clone(&self.watched), None);
+                let (fields, rows) = begun.rows(&Format::UnifiedText, &stop)?;
+                self.cursors().insert(name, fields, rows);
+                Ok(Answer::Complete(Response::Execution(Tag::new("DECLARE CURSOR"))))
+            }
+            Some(CursorStatement::Fetch { name, count }) => {
+                Ok(Answer::Fetched(self.cursors().get(name)?, count))
+            }
+            Some(CursorStatement::Close { name }) => {
+                self.cursors().close(name)?;
+                let tag = if name.is_some() { "CLOSE CURSOR" } else { "CLOSE CURSOR ALL" };
+                Ok(Answer::Complete(Response::Execution(Tag::new(tag))))
+            }
         }
     }
 
@@ -112,6 +170,8 @@ impl Handler {
 enum Answer {
     Complete(Response),
     Begun(Begun),
+    /// So many rows of a cursor, or all that are left.
+    Fetched(Arc<Cursor>, Option<usize>),
 }
 
 impl NoopStartupHandler for Handler {
@@ -130,16 +190,15 @@ impl SimpleQueryHandler for Handler {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let mut answers = Vec::new();
+        let mut is_in_transaction = client.transaction_status() != TransactionStatus::Idle;
         for statement in parse(query)? {
-            answers.push(match transaction(&statement) {
-                Some(response) => Answer::Complete(response),
-                None => Answer::Begun(self.begin(self.prepare(statement).await?, Vec::new()).await?),
-            });
+            answers.push(self.answer(statement, &mut is_in_transaction).await?);
         }
         let stop = self.stop(client).await;
         let response = |answer| match answer {
             Answer::Complete(response) => Ok(response),
             Answer::Begun(begun) => begun.response(&Format::UnifiedText, &stop),
+            Answer::Fetched(cursor, count) => Ok(cursor.fetch(count, stop.clone())),
         };
         answers.into_iter().map(response).collect()
     }

@@ -14,7 +14,9 @@
 //!
 //! Source: PostgreSQL 18, chapter 54, "Frontend/Backend Protocol".
 
+mod catalog;
 mod connection;
+mod cursor;
 mod handler;
 mod query;
 mod statement;
@@ -59,11 +61,13 @@ impl Listener {
     /// Listens at an address; the port 0 is a free one. Queries run on the workers of `server`.
     ///
     /// # Errors
-    /// [`QueryError::Listen`], [`QueryError::Threads`].
+    /// [`QueryError::Listen`], [`QueryError::Threads`], [`QueryError::DataFusion`].
     pub(super) fn start(server: &Server, address: SocketAddr) -> Result<Listener, QueryError> {
         let failed = |error| QueryError::Listen { address, error };
         let cpus = server.cpus();
         let runtime = confined_runtime("protocol", cpus.len(), Some(cpus.to_vec()))?;
+        // All sessions share it.
+        runtime.block_on(catalog::register(&server.sessions().open().context))?;
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         drop(runtime.spawn(accept(listener, server.handle(), server.sessions())));

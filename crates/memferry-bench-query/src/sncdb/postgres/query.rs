@@ -14,8 +14,9 @@ use futures::future::{BoxFuture, Shared};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
 use pgwire::api::portal::Format;
-use pgwire::api::results::{QueryResponse, Response, Tag};
+use pgwire::api::results::{FieldInfo, QueryResponse, Response, Tag};
 use pgwire::error::{PgWireError, PgWireResult};
+use pgwire::messages::data::DataRow;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -24,6 +25,9 @@ use tokio::task::JoinSet;
 use super::super::server::Prepared;
 use super::statement::{explain, user_error};
 use super::values::{fields_of, rows_of};
+
+/// Rows as they are sent.
+pub(super) type Rows = BoxStream<'static, PgWireResult<DataRow>>;
 
 type Batches = BoxStream<'static, Result<RecordBatch, DataFusionError>>;
 
@@ -87,10 +91,19 @@ impl Begun {
     /// # Errors
     /// The client wants another number of formats than the answer has columns.
     pub(super) fn response(self, format: &Format, stop: &Stop) -> PgWireResult<Response> {
-        let Begun { workers, schema, first, rest } = self;
-        if schema.fields().is_empty() {
+        if self.schema.fields().is_empty() {
             return Ok(Response::Execution(Tag::new("OK")));
         }
+        let (fields, rows) = self.rows(format, stop)?;
+        Ok(Response::Query(QueryResponse::new(fields, rows)))
+    }
+
+    /// Its columns and rows; the latter end with an error if `stop` completes.
+    ///
+    /// # Errors
+    /// The client wants another number of formats than the answer has columns.
+    pub(super) fn rows(self, format: &Format, stop: &Stop) -> PgWireResult<(Arc<Vec<FieldInfo>>, Rows)> {
+        let Begun { workers, schema, first, rest } = self;
         let fields = fields_of(&schema, format)?;
         let of_rows = Arc::clone(&fields);
         let rest =
@@ -99,7 +112,7 @@ impl Begun {
                     async move { Ok(rest.next().await.transpose().map_err(explain)?.map(|it| (it, rest))) };
                 let next = tokio::select! {
                     next = on(&workers, next) => next?,
-                    () = stop.clone().0 => return Err(PgWireError::QueryCanceled),
+                    () = stop.completed() => return Err(PgWireError::QueryCanceled),
                 };
                 Ok(next.map(|(batch, rest)| (batch, (workers, rest, stop))))
             });
@@ -109,7 +122,7 @@ impl Begun {
                 Err(error) => vec![Err(error)],
             })
         });
-        Ok(Response::Query(QueryResponse::new(fields, rows)))
+        Ok((fields, rows.boxed()))
     }
 }
 
@@ -136,6 +149,10 @@ impl Stop {
             }
         };
         Stop(either.boxed().shared())
+    }
+
+    pub(super) fn completed(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.0.clone()
     }
 }
 

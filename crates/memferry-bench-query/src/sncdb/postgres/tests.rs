@@ -174,6 +174,103 @@ fn the_closed_loop_runs_over_the_protocol() {
     }
 }
 
+/// Cursors of SQL, as drivers without portals use them.
+#[test]
+fn cursors_move_forward_and_end_with_their_transaction() {
+    let Some(served) = Served::start() else { return };
+    let client = served.connect();
+    let ask = |sql: &str| served.ask(&client, sql);
+    let declare = "declare c no scroll cursor for select value from range(0, 25)";
+    let numbers = |numbers: std::ops::Range<u32>| numbers.map(|it| it.to_string()).collect::<Vec<_>>();
+    assert!(ask(declare).unwrap_err().contains("BEGIN"), "outside of a transaction");
+    ask("begin").unwrap();
+    ask(declare).unwrap();
+    assert_eq!(ask("fetch 10 from c").unwrap(), numbers(0..10));
+    // Several parts in one message, and another query between.
+    assert_eq!(ask("fetch next from c; fetch forward 4 in c").unwrap(), numbers(10..15));
+    assert_eq!(ask("select 7").unwrap(), ["7"]);
+    assert!(ask(declare).unwrap_err().contains("exists already"));
+    for (sql, says) in [
+        ("fetch prior from c", "only move forward"),
+        ("fetch 0 from c", "at least one row"),
+        ("fetch 1 from d", "no cursor d"),
+        ("close d", "no cursor d"),
+        ("declare d scroll cursor for select 1", "leave it out"),
+        ("declare d binary cursor for select 1", "leave it out"),
+        ("declare d cursor with hold for select 1", "leave it out"),
+        ("declare d cursor for select nosuch", "nosuch"),
+        ("declare d cursor for select 1; fetch all from d; fetch 1 from e", "no cursor e"),
+    ] {
+        let error = ask(sql).unwrap_err();
+        assert!(error.contains(says), "{sql}: {error}");
+    }
+    assert_eq!(ask("fetch all from c").unwrap(), numbers(15..25));
+    assert!(ask("fetch 5 from c").unwrap().is_empty());
+    ask("close c").unwrap();
+    assert!(ask("fetch 1 from c").unwrap_err().contains("no cursor c"));
+    // Not run to its end: it is ended by the end of the transaction.
+    ask("declare long cursor for select value from range(0, 1000000000000)").unwrap();
+    assert_eq!(ask("fetch 3 from long").unwrap(), numbers(0..3));
+    ask("commit").unwrap();
+    assert!(ask("fetch 1 from long").unwrap_err().contains("no cursor long"));
+    ask("begin").unwrap();
+    for cursor in 0..100 {
+        ask(&format!("declare c{cursor} cursor for select 1")).unwrap();
+    }
+    assert!(ask("declare more cursor for select 1").unwrap_err().contains("at most 100"));
+    ask("close all; declare more cursor for select 1; rollback").unwrap();
+    let prepared = served.clients.block_on(client.prepare("fetch 1 from c")).unwrap_err();
+    assert!(prepared.as_db_error().unwrap().message().contains("simple protocol"), "{prepared}");
+    until("ending the queries of cursors", || !is_busy(&served));
+}
+
+/// A row of a cursor that takes for ever.
+#[test]
+fn a_fetch_can_be_cancelled() {
+    let Some(served) = Served::start() else { return };
+    let client = served.connect();
+    let rows = "select value from range(0, 1000000000000) where value < 10000 or value > 999999999990";
+    served.ask(&client, &format!("begin; declare c cursor for {rows}")).unwrap();
+    let token = client.cancel_token();
+    let error = served.clients.block_on(async {
+        let cancel = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            token.cancel_query(NoTls).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            answer = client.simple_query("fetch all from c") => answer.unwrap_err(),
+            () = cancel => unreachable!(),
+        }
+    });
+    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
+    served.ask(&client, "rollback").unwrap();
+    until("ending the query", || !is_busy(&served));
+    served.goes_on();
+}
+
+#[test]
+fn psql_describes_tables() {
+    let Some(served) = Served::start() else { return };
+    let input = "\\d\n\\dt tbl_1\n\\d tbl_0\n\\l\n\\dn\n\\dt+\n\\di\n\\dv\n\\df nosuch\n\\d nosuch\n\
+                 select rolname from pg_catalog.pg_authid;\n";
+    let Some(psql) = psql(&served, input) else { return };
+    let [out, error] = ended(psql);
+    let count = |line: &str| out.lines().filter(|it| *it == line).count();
+    assert_eq!(count("public|tbl_0|table|memferry"), 1, "{out}{error}");
+    assert_eq!(count("public|tbl_1|table|memferry"), 2, "{out}{error}");
+    assert_eq!(count("c0|integer||not null|"), 1, "{out}{error}");
+    assert_eq!(count("c6|integer||not null|"), 1, "{out}{error}");
+    assert_eq!(count("public|memferry"), 1, "{out}{error}");
+    assert_eq!(count("public|tbl_0|table|memferry|permanent|||"), 1, "{out}{error}");
+    assert!(out.lines().any(|line| line.starts_with("datafusion|memferry|UTF8|C|C|")), "{out}{error}");
+    // Each other command says that it found nothing, or which command lists the tables.
+    assert_eq!(error.lines().filter(|line| line.starts_with("ERROR")).count(), 1, "{out}{error}");
+    assert!(error.contains("SHOW TABLES"), "{out}{error}");
+    assert!(error.contains("Did not find any relation named \"nosuch\""), "{out}{error}");
+    served.goes_on();
+}
+
 /// psql with commands from its standard input; `None` if it is not installed.
 fn psql(served: &Served, input: &str) -> Option<Child> {
     let address = served.address();
@@ -209,7 +306,6 @@ fn psql_works() {
                  execute p(42);\n\
                  copy tbl_0 to stdout;\n\
                  \\copy tbl_0 from /dev/null\n\
-                 \\d\n\
                  begin; select 'in a transaction'; commit;\n\
                  \\set FETCH_COUNT 7\n\
                  select 'at the end', c0 from tbl_1 where c0 < 20;\n";
@@ -221,8 +317,9 @@ fn psql_works() {
     assert!(says("in a transaction"), "{out}{error}");
     assert!(error.contains("nosuch"), "{out}{error}");
     assert_eq!(error.matches("COPY is not supported").count(), 2, "{out}{error}");
-    assert!(error.contains("pg_catalog"), "{out}{error}");
-    println!("{out}{error}");
+    // In parts of seven rows, by a cursor.
+    let at_the_end: Vec<&str> = out.lines().filter_map(|line| line.strip_prefix("at the end|")).collect();
+    assert_eq!(at_the_end, (1..20).map(|c0| c0.to_string()).collect::<Vec<_>>(), "{out}{error}");
 }
 
 #[test]
