@@ -140,7 +140,7 @@ impl Channels {
         Ok(channel)
     }
 
-    fn flight(&self, worker: &str) -> Result<FlightClient, ClusterError> {
+    pub(crate) fn flight(&self, worker: &str) -> Result<FlightClient, ClusterError> {
         let client = FlightServiceClient::new(self.channel(worker)?)
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
@@ -198,7 +198,7 @@ impl Channels {
     }
 
     /// The reason of an error of a connection, with advice.
-    fn reason(&self, error: &(dyn Error + 'static)) -> String {
+    pub(crate) fn reason(&self, error: &(dyn Error + 'static)) -> String {
         self.credentials.advise(reason(error))
     }
 

@@ -8,7 +8,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use memferry_schedule::{Binding, Stealing};
 
 use crate::domains::{PlaceOnDomains, QueryDomains};
-use crate::files::{PlanAgain, ReadFiles};
+use crate::files::{NamedFormatFactory, PlanAgain, ReadFiles};
 use crate::options::{MemferryOptions, Prefetch, Setting};
 use crate::tiers::Tiers;
 
@@ -80,5 +80,9 @@ pub fn session(options: &SessionOptions) -> SessionContext {
     if let Some(domains) = &options.domains {
         state = state.with_physical_optimizer_rule(Arc::new(PlaceOnDomains::new(Arc::clone(domains))));
     }
-    SessionContext::new_with_state(state.build())
+    let mut state = state.build();
+    state
+        .register_file_format(Arc::new(NamedFormatFactory::default()), true)
+        .expect("a format may take the place of another");
+    SessionContext::new_with_state(state)
 }

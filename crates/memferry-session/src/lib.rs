@@ -12,7 +12,6 @@
 #![deny(unsafe_code)]
 
 mod arguments;
-mod cooperative;
 pub mod error;
 mod load;
 mod machine;
@@ -21,8 +20,10 @@ pub mod options;
 pub mod query;
 pub mod statement;
 pub mod stores;
+mod yielding;
 
 pub use arguments::{NamedLocation, NamedPlacement, SessionArguments};
 pub use load::{explain_load, explain_placement, load_tables};
 pub use machine::{open as open_machine, open_calibrated};
 pub use open::{Opened, open, tpch};
+pub use yielding::with_yielding_joins;

@@ -13,7 +13,8 @@ use crate::arguments::{NamedLocation, SessionArguments};
 use crate::error::usage;
 use crate::options::session_options;
 use crate::query::query_error;
-use crate::{cooperative, stores};
+use crate::stores;
+use crate::yielding::with_yielding_joins;
 
 /// A session with near memory and the generated tables. [`register`](Opened::register) adds those of files.
 pub struct Opened {
@@ -46,7 +47,7 @@ pub fn open(arguments: &SessionArguments, progress: impl FnOnce() -> Box<dyn Pro
         None => Vec::new(),
     };
     let context = tiered_session(&generated, &tiers.tiers, &options).map_err(query_error)?;
-    let context = cooperative::session(&context);
+    let context = with_yielding_joins(&context);
     if let Some(table) = arguments.tables.iter().find(|it| generated.iter().any(|(name, _)| *name == it.name))
     {
         return Err(usage(format!(

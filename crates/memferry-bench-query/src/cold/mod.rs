@@ -4,6 +4,7 @@
 //! cache, nothing is decoded. Every round runs each way once, in turns (A B C, C B A, ...), so that slow changes of the
 //! machine, such as the price of fresh pages, affect all; one round before is not measured.
 
+mod calibrated;
 mod first;
 mod io;
 mod load;
@@ -485,8 +486,13 @@ impl Samples {
         runs.first().map_or(0, |run| run.late_columns)
     }
 
+    /// The runs of a way beside those of another.
+    fn pairs_of(&self, way: usize, peer: usize) -> Option<Pairs> {
+        Some(Pairs { ours: self.ms(way)?, peer: self.ms(peer)? })
+    }
+
     fn pairs(&self, way: usize) -> Option<Pairs> {
-        Some(Pairs { ours: self.ms(OURS)?, peer: self.ms(way)? })
+        self.pairs_of(OURS, way)
     }
 
     /// With the fastest of the other engines that can run the query.

@@ -23,6 +23,7 @@ const EQUAL: &[(&str, &[&str])] = &[
             "the faster of the other engines",
         ],
     ),
+    ("cold-calibrated", &["DataFusion"]),
     ("cold-pushdown", &["pushdown off"]),
     ("domains", &["a tokio runtime with as many workers"]),
     ("dsa", &["crc-fast", "memcmp", "memcpy", "memcpy, then crc-fast", "memset", "two memcpy"]),

@@ -38,6 +38,10 @@ pub(crate) struct Arguments {
     /// Measures instead filters in the decoder: q06, and 40 queries over a table of 100 columns (1.8 GB on the disk).
     #[arg(long, conflicts_with = "peers")]
     pushdown: bool,
+    /// Measures instead the gain of a calibration of the storage (memferry calibrate --storage DIR --out FILE): each query with it,
+    /// without it, and in plain DataFusion.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["peers", "pushdown"])]
+    calibration: Option<String>,
     /// Compares with DuckDB, Polars and pyarrow in this Python; `cargo xtask setup` makes one.
     #[arg(long, value_name = "PYTHON")]
     peers: Option<PathBuf>,
@@ -55,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let scale = arguments.scale.unwrap_or(if arguments.quick { 0.01 } else { 3.0 });
     let rounds = arguments.rounds.map_or(if arguments.quick { 1 } else { 15 }, usize::from);
     let directory = arguments.keep.directory(arguments.quick)?;
-    let machine = Arc::new(topology::open_calibrated(None, None)?);
+    let machine = Arc::new(topology::open_calibrated(None, arguments.calibration.as_deref())?);
     let session = session_options(None);
     let options = json!({
         "quick": arguments.quick,
@@ -63,15 +67,17 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "rounds": rounds,
         "queries": arguments.queries,
         "pushdown": arguments.pushdown,
+        "calibration": arguments.calibration,
         "partitions": session.partitions,
         "batch_rows": session.batch_rows,
         "profile": BUILD_PROFILE,
     });
     // Other work than that of the default has a record of its own.
-    let bench = match arguments.pushdown {
-        true => "cold-pushdown",
-        false if scale == LARGE_SCALE => "cold-sf10",
-        false => "cold",
+    let bench = match (arguments.pushdown, arguments.calibration.is_some()) {
+        (true, _) => "cold-pushdown",
+        (_, true) => "cold-calibrated",
+        _ if scale == LARGE_SCALE => "cold-sf10",
+        _ => "cold",
     };
     let mut record: Record = start_record(bench, machine.as_ref().clone(), arguments.seed, options);
     let (files, tpch) = written_tpch(scale, arguments.files.as_deref())?;
@@ -87,6 +93,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         let wide = wide_files(rows, &files, &Bar::new("writing the wide table"));
         let wide = wide.map_err(|error| query_error(error.into()))?;
         benchmark.pushdown_rows(&wide, rows, &Bar::new("timing filters"))
+    } else if arguments.calibration.is_some() {
+        benchmark.calibrated_rows(&Bar::new("timing queries"))
     } else {
         benchmark.rows(&Bar::new("timing queries"))
     };

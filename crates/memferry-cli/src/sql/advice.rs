@@ -184,6 +184,7 @@ pub(crate) fn advise(arguments: &AdviceArguments, out: &mut dyn Write) -> Result
         statements: None,
         file: None,
         cluster: None,
+        connect: None,
         tls_ca: None,
         token_file: None,
         session: arguments.session.clone(),

@@ -12,6 +12,7 @@ use crate::error::usage;
 ///
 /// Without statements and --file, a terminal gets a shell, and anything else on standard input is read as statements.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("remote").args(["cluster", "connect"]))]
 pub(crate) struct Arguments {
     /// Statements, separated by semicolons.
     pub(super) statements: Option<String>,
@@ -27,11 +28,22 @@ pub(crate) struct Arguments {
         ]
     )]
     pub(super) cluster: Option<String>,
-    /// Certificate of the authority that signed the certificates of the workers, a PEM file: messages are encrypted.
-    #[arg(long, value_name = "FILE", requires = "cluster")]
+    /// Runs the query on a server: the address of `memferry serve`. Tables, near memory and settings are those of the server, which all
+    /// its clients share.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        conflicts_with_all = [
+            "file", "tables", "load", "places", "tpch", "prefetch", "binding", "stealing", "domains_per_node", "output", "json",
+            "partitions", "explain"
+        ]
+    )]
+    pub(super) connect: Option<String>,
+    /// Certificate of the authority that signed the certificates of the workers, or of the server, a PEM file: messages are encrypted.
+    #[arg(long, value_name = "FILE", requires = "remote")]
     pub(super) tls_ca: Option<PathBuf>,
-    /// File with the token for the workers, which only the owner may read [default: the variable MEMFERRY_TOKEN].
-    #[arg(long, value_name = "FILE", requires = "cluster")]
+    /// File with the token for the workers, or the server, which only the owner may read [default: the variable MEMFERRY_TOKEN].
+    #[arg(long, value_name = "FILE", requires = "remote")]
     pub(super) token_file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) session: SessionArguments,
@@ -66,17 +78,22 @@ pub(crate) enum Format {
 }
 
 impl Arguments {
-    /// The command line of `memferry-cluster sql`, if the query is for a cluster.
+    /// The command line of `memferry-cluster sql`, if the query is for a cluster or a server.
     pub(super) fn of_cluster(&self) -> Result<Option<Vec<OsString>>> {
-        let Some(cluster) = &self.cluster else { return Ok(None) };
+        let to = match (&self.cluster, &self.connect) {
+            (Some(cluster), _) => format!("--cluster={cluster}"),
+            (None, Some(server)) => format!("--connect={server}"),
+            (None, None) => return Ok(None),
+        };
         let format = match self.format {
             Format::Table => "table",
             Format::Csv => "csv",
             Format::Json => "json",
-            Format::Arrow => return Err(usage("--format arrow is not for --cluster; use csv or json")),
+            Format::Arrow => {
+                return Err(usage("--format arrow is not for --cluster and --connect; use csv or json"));
+            }
         };
-        let mut options: Vec<OsString> =
-            vec![format!("--cluster={cluster}").into(), format!("--format={format}").into()];
+        let mut options: Vec<OsString> = vec![to.into(), format!("--format={format}").into()];
         options.extend(self.session.partitions.map(|count| format!("--partitions={count}").into()));
         options.extend(self.explain.then(|| "--explain".into()));
         for (option, file) in [("--tls-ca=", &self.tls_ca), ("--token-file=", &self.token_file)] {

@@ -1,7 +1,8 @@
 //! `LOAD TABLE`: rows of files and views in memory, on the home node or where a placement says.
 
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::ptr::addr_eq;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -25,7 +26,8 @@ use crate::query::{explain_error, query_error};
 
 /// A table that was loaded, and the table that it replaced: other columns are loaded from that.
 pub(super) struct Loaded {
-    table: Arc<dyn TableProvider>,
+    /// Its memory is freed when the table is dropped or replaced.
+    table: Weak<dyn TableProvider>,
     source: Arc<dyn TableProvider>,
 }
 
@@ -131,15 +133,15 @@ impl Session<'_> {
         let table = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers.tiers));
         let table: Arc<dyn TableProvider> = Arc::new(table.map_err(QueryError::from).map_err(query_error)?);
         self.replace(name, Arc::clone(&table))?;
-        self.loaded.retain(|loaded| !Arc::ptr_eq(&loaded.source, &source));
-        self.loaded.push(Loaded { table, source });
+        self.loaded.retain(|loaded| loaded.table.strong_count() > 0);
+        self.loaded.push(Loaded { table: Arc::downgrade(&table), source });
         if self.has_notes() {
             self.note(&text, started.elapsed(), out)?;
         }
         Ok(())
     }
 
-    fn replace(&mut self, name: &TableReference, table: Arc<dyn TableProvider>) -> Result<()> {
+    pub(super) fn replace(&mut self, name: &TableReference, table: Arc<dyn TableProvider>) -> Result<()> {
         self.context.deregister_table(name.clone()).map_err(explain_error)?;
         self.context.register_table(name.clone(), table).map_err(explain_error)?;
         Ok(())
@@ -158,7 +160,9 @@ impl Session<'_> {
         name: &TableReference,
         provider: &Arc<dyn TableProvider>,
     ) -> Result<Arc<dyn TableProvider>> {
-        if let Some(loaded) = self.loaded.iter().find(|loaded| Arc::ptr_eq(&loaded.table, provider)) {
+        if let Some(loaded) =
+            self.loaded.iter().find(|loaded| addr_eq(loaded.table.as_ptr(), Arc::as_ptr(provider)))
+        {
             return Ok(Arc::clone(&loaded.source));
         }
         if provider.downcast_ref::<LoadingTable>().is_some() {

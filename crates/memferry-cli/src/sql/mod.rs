@@ -4,6 +4,7 @@
 //! ```text
 //! command line, file, pipe, shell ─▶ scanner ─▶ session ─┬▶ commands     \d, \timing, \i ...
 //!                                                        ├▶ load         LOAD TABLE
+//!                                                        ├▶ replica      REPLICATE TABLE, RESTORE TABLE
 //!                                                        ├▶ placement    ALTER TABLE ... NUMA NODE, SHOW PLACEMENT
 //!                                                        ├▶ advice       SHOW READS, ADVISE PLACEMENT
 //!                                                        └▶ answer ─▶ print ─▶ terminal, file
@@ -19,6 +20,7 @@ mod copy;
 mod load;
 mod placement;
 mod print;
+mod replica;
 mod runner;
 mod scanner;
 mod session;

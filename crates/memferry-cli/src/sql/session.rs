@@ -225,6 +225,8 @@ impl<'a> Session<'a> {
         let dialect = self.context.state().config().options().sql_parser.dialect;
         match statement::parse(text, dialect.as_ref())? {
             Statement::Load(load) => self.load(&load, out),
+            Statement::Replicate(replicate) => self.replicate(&replicate, out),
+            Statement::Restore(restore) => self.restore(&restore, out),
             Statement::Place(place) => self.place(&place, out),
             Statement::ShowPlacement(table) => self.show(text, out, |session| session.show_placement(&table)),
             Statement::ShowReads(table) => self.show(text, out, |session| session.show_reads(&table)),

@@ -1,5 +1,7 @@
-//! One statement: SQL, or one of ours: `LOAD TABLE`, `ALTER TABLE ... NUMA NODE`, `SHOW PLACEMENT`, `SHOW READS`, `ADVISE
-//! PLACEMENT`.
+//! One statement: SQL, or one of ours: `LOAD TABLE`, `REPLICATE TABLE`, `RESTORE TABLE`, `ALTER TABLE ... NUMA NODE`, `SHOW
+//! PLACEMENT`, `SHOW READS`, `ADVISE PLACEMENT`.
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use datafusion::common::TableReference;
@@ -22,6 +24,8 @@ pub(super) use memferry_session::statement::{check, has_rows};
 #[derive(Debug)]
 pub(super) enum Statement {
     Load(LoadTable),
+    Replicate(ReplicateTable),
+    Restore(RestoreTable),
     Place(PlaceTable),
     ShowPlacement(TableReference),
     /// `SHOW READS name`: the bytes that scans read at home.
@@ -43,6 +47,25 @@ pub(super) struct LoadTable {
     pub(super) placement: Option<TablePlacement>,
     /// Whether the next statement need not wait.
     pub(super) in_background: bool,
+}
+
+/// `REPLICATE TABLE name TO 'file'`: writes a table in memory as the next version of a replica.
+#[derive(Debug, PartialEq)]
+pub(super) struct ReplicateTable {
+    pub(super) table: TableReference,
+    pub(super) path: PathBuf,
+}
+
+/// `RESTORE TABLE name FROM 'file' [PACKED [(column, ...)]] [PLACE placement]`: makes a table in memory of the newest version
+/// of a replica.
+#[derive(Debug, PartialEq)]
+pub(super) struct RestoreTable {
+    pub(super) table: TableReference,
+    pub(super) path: PathBuf,
+    /// The columns that are bit-packed.
+    pub(super) packed: PackedColumns,
+    /// `None`: the home node.
+    pub(super) placement: Option<TablePlacement>,
 }
 
 /// `ALTER TABLE name placement [WITHIN n PERCENT] [IN BACKGROUND]`: moves rows of a table in memory to other nodes.
@@ -105,6 +128,9 @@ fn without_prefix(mut statement: SqlStatement) -> SqlStatement {
 
 const LOAD_FORM: &str = "write LOAD TABLE name, or LOAD TABLE name COLUMNS (a, b) PACKED (b) PLACE COLUMN a NUMA NODE (1); all \
                          may end with IN BACKGROUND";
+const REPLICATE_FORM: &str = "write REPLICATE TABLE name TO 'FILE'";
+const RESTORE_FORM: &str =
+    "write RESTORE TABLE name FROM 'FILE'; it may end with PACKED (a), PLACE COLUMN a NUMA NODE (1), or both";
 const PLACE_FORM: &str = "write ALTER TABLE name [COLUMN c] [ROWS a TO b] NUMA NODE (n, ...), ...; it may end with WITHIN n \
                           PERCENT, IN BACKGROUND or both";
 const SHOW_FORM: &str = "write SHOW PLACEMENT name";
@@ -118,6 +144,10 @@ fn parse_own(text: &str, dialect: &dyn Dialect) -> Result<Option<Statement>> {
     let Ok(mut parser) = Parser::new(dialect).try_with_sql(text) else { return Ok(None) };
     let (statement, form) = if takes(&mut parser, &["load", "table"]) {
         (load(&mut parser).map(Statement::Load), LOAD_FORM)
+    } else if takes(&mut parser, &["replicate", "table"]) {
+        (replicate(&mut parser).map(Statement::Replicate), REPLICATE_FORM)
+    } else if takes(&mut parser, &["restore", "table"]) {
+        (restore(&mut parser).map(Statement::Restore), RESTORE_FORM)
     } else if takes(&mut parser, &["show", "placement"]) {
         (last_table(&mut parser).map(Statement::ShowPlacement), SHOW_FORM)
     } else if takes(&mut parser, &["show", "reads"]) {
@@ -145,14 +175,47 @@ fn parse_own(text: &str, dialect: &dyn Dialect) -> Result<Option<Statement>> {
 fn load(parser: &mut Parser<'_>) -> Result<LoadTable> {
     let table = table_name(parser)?;
     let columns = takes(parser, &["columns"]).then(|| column_names(parser)).transpose()?;
-    let packed = match takes(parser, &["packed"]) {
-        true if parser.peek_token().token == Token::LParen => PackedColumns::Named(column_names(parser)?),
-        true => PackedColumns::All,
-        false => PackedColumns::None,
-    };
+    let packed = packed(parser)?;
     let placement = takes(parser, &["place"]).then(|| placement(parser)).transpose()?;
     let in_background = ends_in_background(parser)?;
     Ok(LoadTable { table, columns, packed, placement, in_background })
+}
+
+fn replicate(parser: &mut Parser<'_>) -> Result<ReplicateTable> {
+    let table = table_name(parser)?;
+    let path = path(parser, "to")?;
+    parser.expect_token(&Token::EOF).map_err(explain_parser)?;
+    Ok(ReplicateTable { table, path })
+}
+
+fn restore(parser: &mut Parser<'_>) -> Result<RestoreTable> {
+    let table = table_name(parser)?;
+    let path = path(parser, "from")?;
+    let packed = packed(parser)?;
+    let placement = takes(parser, &["place"]).then(|| placement(parser)).transpose()?;
+    parser.expect_token(&Token::EOF).map_err(explain_parser)?;
+    Ok(RestoreTable { table, path, packed, placement })
+}
+
+/// A word and a path in single quotes.
+fn path(parser: &mut Parser<'_>, word: &str) -> Result<PathBuf> {
+    if !takes(parser, &[word]) {
+        return Err(usage(format!(
+            "{} where {} is expected",
+            parser.peek_token().token,
+            word.to_uppercase()
+        )));
+    }
+    Ok(parser.parse_literal_string().map_err(explain_parser)?.into())
+}
+
+/// `[PACKED [(column, ...)]]`.
+fn packed(parser: &mut Parser<'_>) -> Result<PackedColumns> {
+    Ok(match takes(parser, &["packed"]) {
+        true if parser.peek_token().token == Token::LParen => PackedColumns::Named(column_names(parser)?),
+        true => PackedColumns::All,
+        false => PackedColumns::None,
+    })
 }
 
 fn place(parser: &mut Parser<'_>, table: TableReference) -> Result<PlaceTable> {
@@ -289,6 +352,39 @@ mod tests {
         let packed = load("load table t columns (a, b) packed (A, \"B\") place numa node (0)");
         assert_eq!(packed.packed, PackedColumns::Named(vec!["a".to_owned(), "B".to_owned()]));
         assert!(packed.columns.is_some() && packed.placement.is_some());
+    }
+
+    #[test]
+    fn replicas_of_tables() {
+        let table = TableReference::partial("public", "t");
+        let replicate = ReplicateTable { table: table.clone(), path: "/mnt/pmem/It's t".into() };
+        match parse("Replicate table public.T to '/mnt/pmem/It''s t'", "generic").unwrap() {
+            Statement::Replicate(parsed) => assert_eq!(parsed, replicate),
+            other => panic!("{other:?}"),
+        }
+        let restore = RestoreTable {
+            table,
+            path: "t.replica".into(),
+            packed: PackedColumns::Named(vec!["a".to_owned()]),
+            placement: Some("column a numa node (1)".parse().unwrap()),
+        };
+        let text = "restore table public.t from 't.replica' packed (A) place column a numa node (1)";
+        match parse(text, "generic").unwrap() {
+            Statement::Restore(parsed) => assert_eq!(parsed, restore),
+            other => panic!("{other:?}"),
+        }
+        for (text, says) in [
+            ("replicate table t", "EOF where TO is expected; write REPLICATE TABLE name TO 'FILE'"),
+            ("replicate table t to file", "write REPLICATE TABLE"),
+            ("replicate table t to 'file' place numa node (0)", "write REPLICATE TABLE"),
+            ("restore table t to 'file'", "to where FROM is expected; write RESTORE TABLE"),
+            ("restore table from 'file'", "write RESTORE TABLE"),
+            ("restore table t from 'file' in background", "write RESTORE TABLE"),
+            ("restore table t from 'file' place numa", "the end where NODE"),
+        ] {
+            let error = parse(text, "generic").unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
     }
 
     #[test]

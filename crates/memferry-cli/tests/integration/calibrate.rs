@@ -115,10 +115,21 @@ fn storage_is_measured_for_scans_of_files() {
     let run = prints(&["sql", "--table", &table, "--calibration", name, "--explain", "select sum(a) from t"]);
     assert!(run.contains("; predicted ") && run.contains(" ms, took "), "{run}");
 
+    let cold =
+        ["bench", "cold", "--quick", "--json", "--files", data, "--query", "q06", "--calibration", name];
+    let record = prints_json(&cold);
+    assert_eq!(record["bench"], "cold-calibrated", "it does not replace the record of the queries");
+    let names: Vec<_> = record["rows"].as_array().unwrap().iter().map(|row| row["name"].clone()).collect();
+    let geomeans = ["calibrated_geomean", "calibrated_datafusion_geomean", "uncalibrated_datafusion_geomean"];
+    assert_eq!(names, [&geomeans[..], &["calibrated_min", "calibrated_q06"]].concat());
+    assert!(record["rows"][0]["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    assert_eq!(record["rows"][4]["peer"], "memferry without calibration");
+
     // A profile of an earlier version has no storage.
     profile.as_object_mut().unwrap().remove("storage");
     fs::write(&file, profile.to_string()).unwrap();
     assert!(!explained(&["--calibration", name]).contains("predicted"));
+    fails(&cold, FAILURE, &["the calibration has no storage", "memferry calibrate --storage"]);
 }
 
 #[test]

@@ -50,11 +50,19 @@ fn worker_and_sql_of_clusters_become_the_program() {
     assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
     let output = with_script(script, &["sql", "--token-file", "t", "SELECT 1"]);
     assert_eq!(output.status.code(), Some(2), "a token is for a cluster");
+    let served = ["sql", "--connect", "a:1", "--tls-ca", "ca.pem", "--format", "json", "SELECT 1"];
+    let output = with_script(script, &served);
+    let expected = "<sql>\n<--connect=a:1>\n<--format=json>\n<--tls-ca=ca.pem>\n<-->\n<SELECT 1>\n";
+    assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+    let both = ["sql", "--connect", "a:1", "--cluster", "a:1", "SELECT 1"];
+    assert_eq!(with_script(script, &both).status.code(), Some(2));
     // Tables of this machine are not those of the cluster.
     for refused in [&["--tpch", "1"][..], &["--table", "t=t.parquet"], &["--format", "arrow"], &["--json"]] {
-        let output = with_script(script, &[&["sql", "--cluster", "a:1", "SELECT 1"], refused].concat());
-        assert_eq!(output.status.code(), Some(2), "{refused:?}");
-        assert_eq!(text(&output.stdout), "", "{refused:?}");
+        for remote in ["--cluster", "--connect"] {
+            let output = with_script(script, &[&["sql", remote, "a:1", "SELECT 1"], refused].concat());
+            assert_eq!(output.status.code(), Some(2), "{remote} {refused:?}");
+            assert_eq!(text(&output.stdout), "", "{remote} {refused:?}");
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod report;
 mod sim;
 mod sql;
 mod sql_placement;
+mod sql_replica;
 mod sql_shell;
 mod sql_stores;
 mod support;

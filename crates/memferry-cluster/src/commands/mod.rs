@@ -1,4 +1,5 @@
-//! The command lines of `memferry worker` and `memferry sql --cluster`.
+//! The command lines of `memferry worker`, `memferry sql --cluster` and `memferry sql --connect`.
 
+mod connected;
 pub mod sql;
 pub mod worker;

@@ -1,4 +1,4 @@
-//! The options of `memferry sql --cluster`.
+//! The options of `memferry sql --cluster` and `memferry sql --connect`.
 
 use std::io::{self, Read, Write};
 use std::time::Instant;
@@ -6,14 +6,18 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::csv::WriterBuilder;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::json::LineDelimitedWriter;
 use datafusion::arrow::util::pretty::pretty_format_batches_with_schema;
+use futures::stream::{self, LocalBoxStream};
+use futures::{StreamExt, TryStreamExt};
 use memferry_session::error::usage;
 
+use super::connected;
 use crate::cluster::{Answer, Cluster};
 use crate::credentials::CredentialArguments;
 
-/// Runs a query on the workers of a cluster.
+/// Runs a query on the workers of a cluster, or on a server.
 ///
 /// Without a query on the command line, it is read from standard input.
 #[derive(Debug, clap::Args)]
@@ -21,8 +25,11 @@ pub struct Arguments {
     /// The query.
     query: Option<String>,
     /// Addresses of workers; one is enough if it is running, because it knows the others.
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required_unless_present = "connect")]
     cluster: Vec<String>,
+    /// Address of `memferry serve`, or of another server of Arrow Flight SQL.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["cluster", "partitions", "explain"])]
+    connect: Option<String>,
     /// Number of partitions of each worker's part [default: the number of CPUs of this machine].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     partitions: Option<u16>,
@@ -68,9 +75,17 @@ pub fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         .partitions
         .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let credentials = arguments.credentials.credentials()?;
-    let cluster = Cluster::with_credentials(arguments.cluster.clone(), partitions, credentials)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
+    if let Some(address) = &arguments.connect {
+        let began = Instant::now();
+        return runtime.block_on(async {
+            let rows = connected::query(address, sql, credentials).await?;
+            let count = rows.print(arguments.format, out).await?;
+            print_count(arguments.format, count, began, "", out)
+        });
+    }
+    let cluster = Cluster::with_credentials(arguments.cluster.clone(), partitions, credentials)?;
     runtime.block_on(answer(&cluster, sql, arguments, out))
 }
 
@@ -83,52 +98,63 @@ async fn answer(cluster: &Cluster, sql: &str, arguments: &Arguments, out: &mut d
     if arguments.explain {
         eprint!("{}", answer.plan());
     }
-    let rows = match arguments.format {
-        Format::Table => table(&mut answer, out).await?,
-        Format::Csv => csv(&mut answer, out).await?,
-        Format::Json => json(&mut answer, out).await?,
-    };
+    let rows = Rows::of(&mut answer).print(arguments.format, out).await?;
     for reason in answer.lost() {
         eprintln!("note: {reason}; its shards were read from replicas");
     }
-    if arguments.format == Format::Table {
-        let again =
-            if answer.plans() > 1 { format!(", planned {} times", answer.plans()) } else { String::new() };
+    let again =
+        if answer.plans() > 1 { format!(", planned {} times", answer.plans()) } else { String::new() };
+    print_count(arguments.format, rows, began, &again, out)
+}
+
+/// The line below a table.
+fn print_count(format: Format, rows: usize, began: Instant, note: &str, out: &mut dyn Write) -> Result<()> {
+    if format == Format::Table {
         let unit = if rows == 1 { "row" } else { "rows" };
-        writeln!(out, "{rows} {unit} in {:.3} s{again}", began.elapsed().as_secs_f64())?;
+        writeln!(out, "{rows} {unit} in {:.3} s{note}", began.elapsed().as_secs_f64())?;
     }
     Ok(())
 }
 
-async fn table(answer: &mut Answer, out: &mut dyn Write) -> Result<usize> {
-    let mut batches = Vec::new();
-    while let Some(batch) = answer.next().await {
-        batches.push(batch?);
-    }
-    writeln!(out, "{}", pretty_format_batches_with_schema(answer.schema(), &batches)?)?;
-    Ok(batches.iter().map(|batch| batch.num_rows()).sum())
+/// The rows of an answer, as they come.
+pub(super) struct Rows<'a> {
+    pub(super) schema: SchemaRef,
+    pub(super) batches: LocalBoxStream<'a, Result<RecordBatch>>,
 }
 
-async fn csv(answer: &mut Answer, out: &mut dyn Write) -> Result<usize> {
-    let mut rows = 0;
-    let none = RecordBatch::new_empty(answer.schema());
-    WriterBuilder::new().with_header(true).build(&mut *out).write(&none)?;
-    while let Some(batch) = answer.next().await {
-        let batch = batch?;
-        rows += batch.num_rows();
-        WriterBuilder::new().with_header(false).build(&mut *out).write(&batch)?;
+impl<'a> Rows<'a> {
+    fn of(answer: &'a mut Answer) -> Rows<'a> {
+        let schema = answer.schema();
+        let batches = stream::unfold(answer, async |answer| {
+            let batch = answer.next().await?;
+            Some((batch.map_err(anyhow::Error::from), answer))
+        });
+        Rows { schema, batches: batches.boxed_local() }
     }
-    Ok(rows)
-}
 
-async fn json(answer: &mut Answer, out: &mut dyn Write) -> Result<usize> {
-    let mut rows = 0;
-    while let Some(batch) = answer.next().await {
-        let batch = batch?;
-        rows += batch.num_rows();
-        let mut writer = LineDelimitedWriter::new(&mut *out);
-        writer.write(&batch)?;
-        writer.finish()?;
+    /// Prints all of them, and returns their number.
+    async fn print(mut self, format: Format, out: &mut dyn Write) -> Result<usize> {
+        if format == Format::Table {
+            let batches: Vec<RecordBatch> = self.batches.try_collect().await?;
+            writeln!(out, "{}", pretty_format_batches_with_schema(self.schema, &batches)?)?;
+            return Ok(batches.iter().map(RecordBatch::num_rows).sum());
+        }
+        if format == Format::Csv {
+            let none = RecordBatch::new_empty(self.schema);
+            WriterBuilder::new().with_header(true).build(&mut *out).write(&none)?;
+        }
+        let mut rows = 0;
+        while let Some(batch) = self.batches.next().await {
+            let batch = batch?;
+            rows += batch.num_rows();
+            if format == Format::Csv {
+                WriterBuilder::new().with_header(false).build(&mut *out).write(&batch)?;
+            } else {
+                let mut writer = LineDelimitedWriter::new(&mut *out);
+                writer.write(&batch)?;
+                writer.finish()?;
+            }
+        }
+        Ok(rows)
     }
-    Ok(rows)
 }

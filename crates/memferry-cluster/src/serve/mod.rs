@@ -34,7 +34,6 @@ mod service;
 mod shared;
 mod statement;
 mod tables;
-mod yielding;
 
 use std::sync::Arc;
 

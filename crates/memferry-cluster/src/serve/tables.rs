@@ -12,9 +12,9 @@ use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::SessionContext;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use memferry_session::with_yielding_joins;
 
 use super::files;
-use super::yielding;
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
 
@@ -29,7 +29,7 @@ pub enum Tables {
 
 impl From<&SessionContext> for Tables {
     fn from(context: &SessionContext) -> Tables {
-        Tables::Own(yielding::session(context))
+        Tables::Own(with_yielding_joins(context))
     }
 }
 

@@ -15,7 +15,7 @@
 //! Parquet and Arrow IPC. Arrow files are read by DataFusion's own reader, through the store: a mapping of a file that
 //! another process truncates raises SIGBUS, which no error can report.
 //!
-//! Files: `register` tables; `planner` plans again if one was replaced; `rule`, `demand`, `prune` what a scan needs; `order` when; `pushdown`, `filter` where and how its
+//! Files: `register` tables; `format` names those whose footers cannot be read; `planner` plans again if one was replaced; `rule`, `demand`, `prune` what a scan needs; `order` when; `pushdown`, `filter` where and how its
 //! filter runs; `sections` the parts in which a table is loaded; `factory`, `reader`, `ahead`, `next`, `plan_ahead` requests
 //! of the decoder, and those before them; `chunks`, `ranges` which bytes; `source`, `store`, `stored` where they are;
 //! `decoded`, `rates` which decoded columns are kept; `keeping`, `keeping_scan`, `morsels` scans of them; `metrics`, `explain`, `error`, `place`, `contain`.
@@ -30,6 +30,7 @@ mod explain;
 mod factory;
 mod filter;
 mod forecast;
+mod format;
 mod keeping;
 mod keeping_scan;
 mod metrics;
@@ -57,6 +58,7 @@ pub use metrics::FileReport;
 pub use prune::{RowGroup, RowGroups};
 pub use register::{RegisterError, register};
 
+pub(crate) use format::NamedFormatFactory;
 pub(crate) use planner::PlanAgain;
 pub(crate) use rule::ReadFiles;
 pub(crate) use sections::{Remainder, Section, SectionScan};

@@ -52,11 +52,7 @@ impl MetadataSource {
             .with_page_index_policy(Some(policy));
         match tokio::time::timeout(self.time_out, metadata.fetch_metadata()).await {
             Ok(Ok(metadata)) => Ok(metadata),
-            // The footer of another version is mostly taken for a damaged one.
-            Ok(Err(error)) => Err(match store::change(&*self.store, planned, self.time_out).await {
-                Some(changed) => changed.into(),
-                None => self.unreadable(planned, error),
-            }),
+            Ok(Err(error)) => Err(explain(&*self.store, planned, self.time_out, error).await),
             Err(_) => {
                 let (file, time_out) = (planned.location.to_string(), self.time_out);
                 let requested = self.size_hint.unwrap_or(FOOTER_BYTES) as u64;
@@ -64,20 +60,30 @@ impl MetadataSource {
             }
         }
     }
+}
 
-    /// The error of metadata that cannot be read, with the name of the file.
-    fn unreadable(&self, planned: &ObjectMeta, error: DataFusionError) -> ParquetError {
-        let file = planned.location.to_string();
-        match error {
-            DataFusionError::ParquetError(error) => match *error {
-                ParquetError::External(source) if source.is::<object_store::Error>() => {
-                    let source = *source.downcast().expect("asked above");
-                    FileError::Store { file, source }.into()
-                }
-                error => damaged_metadata(file, &error),
-            },
-            error => ParquetError::External(Box::new(error)),
-        }
+/// The error of metadata that cannot be read: the change of the file since the version `planned`, or the error with the name of the
+/// file. The footer of another version is mostly taken for a damaged one.
+pub(super) async fn explain(
+    store: &dyn ObjectStore,
+    planned: &ObjectMeta,
+    time_out: Duration,
+    error: DataFusionError,
+) -> ParquetError {
+    if let Some(changed) = store::change(store, planned, time_out).await {
+        return changed.into();
+    }
+    let file = planned.location.to_string();
+    match error {
+        DataFusionError::ParquetError(error) => match *error {
+            ParquetError::External(source) if source.is::<object_store::Error>() => {
+                let source = *source.downcast().expect("asked above");
+                FileError::Store { file, source }.into()
+            }
+            error => damaged_metadata(file, &error),
+        },
+        DataFusionError::ObjectStore(source) => FileError::Store { file, source: *source }.into(),
+        error => ParquetError::External(Box::new(error)),
     }
 }
 

@@ -14,6 +14,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::DataFusionError;
+use datafusion::datasource::file_format::{FileFormat, FileFormatFactory};
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::SessionContext;
@@ -24,7 +25,8 @@ use memferry::topology::{Machine, ReadRate, Storage};
 use memferry_query::files::{FileReport, RegisterError, register};
 use memferry_query::load::{self, LoadingTable};
 use memferry_query::{Layout, LoadError, SessionOptions, TableData, Tiers, session};
-use object_store::{ObjectStoreExt, PutPayload};
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
@@ -862,6 +864,49 @@ async fn a_file_that_is_replaced_while_it_is_planned_is_planned_again() {
     }
 }
 
+/// Regression: a query of a file that was replaced each time it was planned failed with "Out of range of file", without the reason, and
+/// with some replacements without the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_footer_that_is_not_the_listed_one_is_an_error_of_the_file() {
+    let content = parquet(&[batch(0..ROWS)]);
+    let (_directory, path) = directory_with(&[("t.parquet", content.clone())]);
+    let file = path.join("t.parquet");
+    let state = session(&SessionOptions::default()).state();
+    let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+    let location = object_store::path::Path::from_filesystem_path(&file).unwrap();
+    let schema = batch(0..1).schema();
+    let damaged = [&content[..content.len() - 4], b"PARX"].concat();
+    let cases: [(Option<&[u8]>, &str); 6] = [
+        (Some(&content[..content.len() - 3]), "t.parquet changed while a query read it (size "),
+        (Some(&content[..content.len() / 2]), "t.parquet changed while a query read it (size "),
+        (Some(&[&[0; 9], &content[..]].concat()), "t.parquet changed while a query read it (size "),
+        (Some(&damaged), "t.parquet changed while a query read it ("),
+        (None, "t.parquet was removed while a query read it"),
+        // Listed with this content.
+        (Some(&damaged), "t.parquet is damaged in its metadata"),
+    ];
+    for (index, (changed, expected)) in cases.into_iter().enumerate() {
+        let is_listed_before = index < 5;
+        fs::write(&file, if is_listed_before { &content } else { &damaged }).unwrap();
+        let listed = store.head(&location).await.unwrap();
+        match changed {
+            Some(changed) if is_listed_before => {
+                // Times of files have the resolution of the kernel's clock.
+                std::thread::sleep(Duration::from_millis(20));
+                fs::write(&file, changed).unwrap();
+            }
+            Some(_) => {}
+            None => fs::remove_file(&file).unwrap(),
+        }
+        let format = state.get_file_format_factory("parquet").unwrap().default();
+        let error = format.infer_stats(&state, &store, Arc::clone(&schema), &listed).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{expected}: {error}");
+        let error = format.infer_stats_and_ordering(&state, &store, Arc::clone(&schema), &listed).await;
+        let error = error.err().unwrap().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
 /// Regression: two scans of one query read two versions of a file, if it was replaced between their listings and again before they
 /// read it. The query then had a wrong answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -874,7 +919,10 @@ async fn scans_of_one_query_are_planned_for_one_version_of_a_file() {
         Planned::replace(&context, move |scan| {
             if scan % 2 == 1 && scan / 2 < times {
                 let rows = ROWS - 1 - i64::try_from(scan).unwrap();
-                fs::write(&file, parquet(&[batch(0..rows)])).unwrap();
+                // At once: the other scan, which is planned meanwhile, must not list a file of no bytes.
+                let other = file.with_extension("new");
+                fs::write(&other, parquet(&[batch(0..rows)])).unwrap();
+                fs::rename(&other, &file).unwrap();
             }
             Ok(())
         });

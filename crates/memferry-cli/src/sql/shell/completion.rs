@@ -13,7 +13,7 @@ use super::super::commands::COMMANDS;
 use super::super::scanner::is_complete;
 
 /// Keywords that statements are made of.
-const KEYWORDS: [&str; 101] = [
+const KEYWORDS: [&str; 103] = [
     "ALL",
     "ALTER",
     "ANALYZE",
@@ -92,7 +92,9 @@ const KEYWORDS: [&str; 101] = [
     "PRECEDING",
     "RANGE",
     "REPLACE",
+    "REPLICATE",
     "RESET",
+    "RESTORE",
     "RIGHT",
     "ROLLUP",
     "ROWS",

@@ -81,6 +81,48 @@ async fn serves_until_it_is_asked_to_stop() {
     }
 }
 
+/// The block of docs/commands/sql.md: what one shell has read is near for the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shells_of_a_server_share_near_columns() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("trips.parquet");
+    write_table(&file, 50_000).await;
+    let mut command = program();
+    command.args(["--listen", "127.0.0.1:0", "--table", &format!("trips={}", file.display())]);
+    let mut process = Process(command.spawn().unwrap());
+    let mut log = BufReader::new(process.0.stderr.take().unwrap());
+    let address = read_to(&mut log, "start")["address"].as_str().unwrap().to_owned();
+    let shell = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"));
+        let output = command.args(["sql", "--connect"]).args(options).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let explained = "explain analyze select sum(v) from trips";
+    let bytes_read = || {
+        let (code, text, errors) = shell(&[&address, "--format", "csv", explained]);
+        assert_eq!(code, Some(0), "{errors}");
+        let (_, after) = text.split_once("file_bytes_read=").unwrap_or_else(|| panic!("{text}"));
+        after.split([',', ']']).next().unwrap().to_owned()
+    };
+    assert_ne!(bytes_read(), "0", "the first shell reads the file");
+    assert_eq!(bytes_read(), "0", "the second one uses what the first has read");
+
+    let sum = "select sum(v) as sum from trips";
+    let answers = [("csv", "sum\n1249975000\n".to_owned()), ("json", "{\"sum\":1249975000}\n".to_owned())];
+    for (format, answer) in answers {
+        assert_eq!(shell(&[&address, "--format", format, sum]), (Some(0), answer, String::new()));
+    }
+    let (_, table, _) = shell(&[&address, &format!("{sum};")]);
+    assert!(table.contains("| 1249975000 |") && table.contains("\n1 row in "), "{table}");
+    let (code, nothing, errors) = shell(&[&address, "select nothing from trips"]);
+    assert_eq!((code, nothing.as_str()), (Some(1), ""), "{errors}");
+    assert!(errors.contains(&address) && errors.contains("nothing"), "{errors}");
+    let (code, _, errors) = shell(&["127.0.0.1:1", sum]);
+    assert!(code == Some(1) && errors.contains("127.0.0.1:1: "), "{errors}");
+    assert_eq!(shell(&[&address, "--explain", sum]).0, Some(2), "EXPLAIN is a statement there");
+}
+
 #[test]
 fn wrong_options_say_what_to_do() {
     for (options, code, says) in [

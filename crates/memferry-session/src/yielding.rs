@@ -1,8 +1,9 @@
 //! Joins that stop soon after they are cancelled.
 //!
-//! A task is cancelled when it yields. A join whose condition drops all rows puts nothing out for hours, and asks its input for a
-//! batch now and then: that is the place to yield. DataFusion's own operator for it counts batches, and a join may work for
-//! seconds on each; this one counts time.
+//! A task is cancelled when it yields. A join can make millions of batches of one batch of its input, so it yields where it puts
+//! them out. A join whose condition drops all rows puts nothing out for hours, and asks its input for a batch now and then: it
+//! yields there, too. DataFusion's own operator for it counts batches, and a join may work for seconds on each; this one
+//! counts time.
 
 use std::fmt;
 use std::pin::Pin;
@@ -27,9 +28,14 @@ use futures::Stream;
 /// A task that worked for so long yields: short for a user, and long against the microsecond that yielding costs.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// A session with the tables and settings of `context`, whose joins yield when they ask for input.
-pub(super) fn session(context: &SessionContext) -> SessionContext {
-    let state = SessionStateBuilder::new_from_existing(context.state());
+/// A session with the tables and settings of `context`, whose joins yield when they ask for input and when they put rows out.
+/// [`open`](crate::open) makes such a session.
+pub fn with_yielding_joins(context: &SessionContext) -> SessionContext {
+    let state = context.state();
+    if state.physical_optimizers().iter().any(|rule| rule.name() == YieldingJoins.name()) {
+        return context.clone();
+    }
+    let state = SessionStateBuilder::new_from_existing(state);
     SessionContext::new_with_state(state.with_physical_optimizer_rule(Arc::new(YieldingJoins)).build())
 }
 
@@ -50,12 +56,9 @@ impl PhysicalOptimizerRule for YieldingJoins {
             if !node.name().ends_with("JoinExec") {
                 return Ok(Transformed::no(node));
             }
-            let inputs = node
-                .children()
-                .into_iter()
-                .map(|input| Arc::new(YieldExec { input: Arc::clone(input) }) as Arc<dyn ExecutionPlan>);
-            let inputs = inputs.collect();
-            Ok(Transformed::yes(replace_children_if_necessary(node, inputs)?))
+            let yielding = |input| Arc::new(YieldExec { input }) as Arc<dyn ExecutionPlan>;
+            let inputs = node.children().into_iter().map(|input| yielding(Arc::clone(input))).collect();
+            Ok(Transformed::yes(yielding(replace_children_if_necessary(node, inputs)?)))
         });
         wrapped.map(|wrapped| wrapped.data)
     }
