@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use memferry::{Replica, ReplicaError};
-use memferry_bench_query::layout;
+use memferry_bench_query::{QueryError, layout};
 use memferry_query::{Layout, TableData, TableReplicaError, TieredTable, from_replica};
 use memferry_session::explain_load;
 
@@ -15,8 +15,8 @@ use super::placement::{in_memory, nodes_of};
 use super::runner::explain_end;
 use super::session::Session;
 use super::statement::{ReplicateTable, RestoreTable};
-use crate::error::usage;
 use crate::output::{count, size};
+use crate::query::query_error;
 
 /// A new replica has room for a table that grows by an eighth.
 const GROWTH_SHARE: u64 = 8;
@@ -67,7 +67,7 @@ impl Session<'_> {
             nodes_of(&data)
         );
         let table = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers.tiers));
-        let table = table.map_err(|error| explain_load(error.into()))?;
+        let table = table.map_err(QueryError::from).map_err(query_error)?;
         self.replace(name, Arc::new(table))?;
         if self.has_notes() {
             self.note(&text, started.elapsed(), out)?;
