@@ -7,11 +7,10 @@
 //!
 //! All plans of a query are sent at its start, and a stage waits for the hash tables that it probes. Of each partition the first
 //! shard is opened: its scan requests late columns near, within the budget of near memory, or another worker that holds it is
-//! asked. Of a scan without dynamic filters one batch is read, too; those of the others are not known yet. A plan that is dropped
-//! drops all of it.
+//! asked. Of a scan without dynamic filters one batch is read, too; those of the others are not known yet. All of it ends with the
+//! channel of the plan's coordinator, and with the plan.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
@@ -27,10 +26,6 @@ use crate::sources::Opening;
 
 /// Partitions that a worker reads ahead at a time: with a batch of 8192 rows each, some tens of megabytes.
 const PARTITIONS_MAX: usize = 64;
-
-/// How long a partition that is read ahead waits for its execution: the budget is for other plans, too. And the plan of a query that has
-/// ended may stay until the next one comes, since datafusion-distributed keeps it in a cache that removes entries late.
-const WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// What a worker reads ahead.
 #[derive(Clone, Debug)]
@@ -71,7 +66,7 @@ impl std::fmt::Debug for Rows {
 }
 
 impl Ahead {
-    /// Begins to read the first shard of each partition, as far as the budget allows.
+    /// Begins to read the first shard of each partition, as far as the budget allows, until the channel of the plan ends.
     pub(crate) fn begin(
         self: &Arc<Self>,
         read: &Arc<ShardRead>,
@@ -79,6 +74,11 @@ impl Ahead {
         dynamic: &[Arc<dyn PhysicalExpr>],
         opening: &Opening,
     ) {
+        // Locked first: a channel that ends meanwhile waits, and ends what has begun.
+        let mut begun = self.lock();
+        if !opening.sources.reads().is_some_and(|reads| reads.add(self)) {
+            return;
+        }
         let open = |shards: &Vec<usize>| {
             let &shard = shards.first()?;
             let permit = Arc::clone(&opening.sources.budget().0).try_acquire_owned().ok()?;
@@ -90,14 +90,12 @@ impl Ahead {
             });
             Some(Opened { shard, task, _permit: permit })
         };
-        *self.lock() = partitions.iter().map(open).collect();
-        let ahead = Arc::downgrade(self);
-        tokio::spawn(async move {
-            tokio::time::sleep(WAIT_MAX).await;
-            if let Some(ahead) = ahead.upgrade() {
-                ahead.lock().clear();
-            }
-        });
+        *begun = partitions.iter().map(open).collect();
+    }
+
+    /// Ends reads that were not executed.
+    pub(crate) fn end(&self) {
+        self.lock().clear();
     }
 
     /// The rows of a shard, if they are read ahead: once.
@@ -133,6 +131,7 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::time::Duration;
 
     use datafusion::arrow::array::{ArrayRef, Int64Array};
     use datafusion::execution::TaskContext;
@@ -147,6 +146,7 @@ mod tests {
     use crate::catalog::ShardCatalog;
     use crate::channels::Channels;
     use crate::description::Description;
+    use crate::plan_channel::{PlanChannel, PlanChannels};
     use crate::scan::ShardScanExec;
     use crate::sources::Sources;
 
@@ -157,6 +157,7 @@ mod tests {
         catalog: Arc<ShardCatalog>,
         sources: Sources,
         context: Arc<TaskContext>,
+        channel: PlanChannel,
         _directory: tempfile::TempDir,
     }
 
@@ -181,10 +182,12 @@ mod tests {
             let session = session(&SessionOptions::default());
             let catalog = ShardCatalog::load(&description, worker, &session, &tiers).await.unwrap();
             let catalog = Arc::new(catalog);
-            let sources = Sources::new(Some(Arc::clone(&catalog)), Arc::new(Channels::default()));
+            let channel = PlanChannels::default().open();
+            let sources = Sources::new(Some(Arc::clone(&catalog)), Arc::new(Channels::default()))
+                .of_plan(Some(Arc::clone(channel.reads())));
             let config = SessionConfig::new().with_extension(Arc::new(sources.clone()));
             let context = Arc::new(TaskContext::default().with_session_config(config));
-            World { catalog, sources, context, _directory: directory }
+            World { catalog, sources, context, channel, _directory: directory }
         }
 
         fn scan(&self, partitions: Vec<Vec<usize>>, announced: bool) -> ShardScanExec {
@@ -239,14 +242,23 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_not_executed_for_long_is_given_up() {
+    async fn reads_end_with_the_channel_of_their_plan() {
         let world = World::new().await;
         let scan = world.scan(vec![vec![0, 1], vec![2, 3]], true);
         scan.read_ahead(&world.context).unwrap();
         assert_eq!(world.sources.budget().in_use(), 2);
-        tokio::time::sleep(WAIT_MAX + Duration::from_secs(1)).await;
-        assert_eq!(world.sources.budget().in_use(), 0);
-        assert_eq!(world.rows(&scan, 0).await + world.rows(&scan, 1).await, ROWS as usize);
+        let World { catalog, sources, context, channel, _directory } = world;
+        drop(channel);
+        // The plan is still there, as in a cache that drops it later.
+        assert_eq!(sources.budget().in_use(), 0);
+        let read_bytes = catalog.read_bytes();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(catalog.read_bytes(), read_bytes, "a read has gone on");
+        // Nothing begins for a plan whose channel has ended.
+        scan.read_ahead(&context).unwrap();
+        assert_eq!(sources.budget().in_use(), 0);
+        let rows: Vec<RecordBatch> = scan.execute(0, context).unwrap().try_collect().await.unwrap();
+        assert!(rows.iter().map(RecordBatch::num_rows).sum::<usize>() > 0);
     }
 
     #[tokio::test(flavor = "multi_thread")]

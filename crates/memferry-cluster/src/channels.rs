@@ -111,6 +111,18 @@ impl Channels {
         self.pool.received_bytes.load(Ordering::Relaxed)
     }
 
+    /// Forgets connections to other workers than those for which `is_named` says so. Streams that use one go on.
+    pub(crate) fn keep_only(&self, is_named: impl Fn(&String) -> bool) {
+        let mut channels = self.pool.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        channels.retain(|worker, _| is_named(worker));
+    }
+
+    /// Connections that are kept.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.pool.channels.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn channel(&self, worker: &str) -> Result<Channel, ClusterError> {
         let mut channels = self.pool.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = channels.get(worker) {

@@ -154,7 +154,17 @@ impl Cluster {
                 reports.into_values().filter_map(Result::err).map(|error| error.to_string()).collect();
             return Err(ClusterError::Unreachable { reasons });
         }
+        self.keep_only(&reports);
         Ok(reports)
+    }
+
+    /// Forgets connections and reports of workers that no description names any more: they would be more with each worker that comes
+    /// back at another address.
+    fn keep_only(&self, reports: &Reports) {
+        let is_named = |worker: &String| reports.contains_key(worker);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|worker, _| is_named(worker));
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).retain(is_named);
+        self.channels.keep_only(is_named);
     }
 
     async fn report(&self, worker: &str, use_of_known: Known) -> Result<Arc<WorkerReport>, ClusterError> {
@@ -514,5 +524,67 @@ impl Answer {
             batches.push(batch?);
         }
         Ok(batches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use memferry::topology::Machine;
+    use memferry_query::{SessionOptions, Tiers};
+    use tokio::sync::oneshot;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::credentials::Security;
+    use crate::description::Description;
+    use crate::measure::free_addresses;
+    use crate::worker::ClusterWorker;
+
+    /// A worker without tables; it ends when the sender is dropped.
+    async fn worker(address: &str, version: u64, workers: &[&str]) -> (oneshot::Sender<()>, JoinHandle<()>) {
+        let description: Description =
+            format!("version = {version}\nworkers = {workers:?}\ntables = []").parse().unwrap();
+        let options = SessionOptions::default();
+        let worker =
+            ClusterWorker::listen(description, address, address, options, Security::default()).await.unwrap();
+        let (running, ended) = oneshot::channel();
+        let tiers = Tiers::builder(Arc::new(Machine::discover().unwrap())).build().unwrap();
+        let ended = async { drop(ended.await) };
+        let task = tokio::spawn(async move {
+            worker.run(&SessionContext::new(), &tiers, |_| (), ended).await.unwrap();
+        });
+        (running, task)
+    }
+
+    /// The coordinator of a cluster whose workers come back at other addresses for months must not grow.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn workers_that_have_left_are_forgotten() {
+        let addresses = free_addresses(5).unwrap();
+        let cluster = Cluster::new(vec![addresses[0].clone()], 2).unwrap();
+        let mut running: Vec<(oneshot::Sender<()>, JoinHandle<()>)> = Vec::new();
+        for (version, other) in (1..).zip(&addresses[1..]) {
+            let named = [addresses[0].as_str(), other.as_str()];
+            for (stop, ended) in running.drain(..) {
+                drop(stop);
+                ended.await.unwrap();
+            }
+            for address in named {
+                running.push(worker(address, version, &named).await);
+            }
+            let began = Instant::now();
+            loop {
+                // The connection to the worker that has ended may fail once.
+                let reports = cluster.reports().await.unwrap_or_default();
+                if reports.len() == 2 && reports.values().all(Result::is_ok) {
+                    break;
+                }
+                assert!(began.elapsed() < Duration::from_secs(20), "{reports:?}");
+            }
+            let known = cluster.known.lock().unwrap().keys().cloned().collect::<HashSet<_>>();
+            assert_eq!(known, HashSet::from(named.map(str::to_owned)));
+            assert_eq!(cluster.channels.count(), 2, "connections of workers that have left");
+        }
     }
 }

@@ -24,6 +24,7 @@ mod error;
 mod filters;
 pub mod load;
 pub mod measure;
+mod plan_channel;
 mod planning;
 mod replicate;
 mod report;

@@ -12,6 +12,7 @@ use crate::catalog::{PlannedScan, ShardCatalog};
 use crate::channels::Channels;
 use crate::description::MapId;
 use crate::error::{ClusterError, refusal};
+use crate::plan_channel::Reads;
 use crate::scan::ShardRead;
 use crate::shards::ShardMap;
 
@@ -22,17 +23,28 @@ pub struct Sources {
     catalog: Option<Arc<ShardCatalog>>,
     channels: Arc<Channels>,
     budget: Budget,
+    /// Reads that a plan announces; without a channel that owns them, nothing is read ahead.
+    reads: Option<Arc<Reads>>,
 }
 
 impl Sources {
     /// The shards of `catalog`, and those of the workers that `channels` reach.
     pub fn new(catalog: Option<Arc<ShardCatalog>>, channels: Arc<Channels>) -> Sources {
-        Sources { catalog, channels, budget: Budget::default() }
+        Sources { catalog, channels, budget: Budget::default(), reads: None }
     }
 
     /// These, with a budget that all plans of a worker share.
     pub(crate) fn within(self, budget: &Budget) -> Sources {
         Sources { budget: budget.clone(), ..self }
+    }
+
+    /// These, for the plan of a channel.
+    pub(crate) fn of_plan(self, reads: Option<Arc<Reads>>) -> Sources {
+        Sources { reads, ..self }
+    }
+
+    pub(crate) fn reads(&self) -> Option<&Arc<Reads>> {
+        self.reads.as_ref()
     }
 
     pub(crate) fn budget(&self) -> &Budget {

@@ -25,6 +25,7 @@ use crate::codec::ShardCodec;
 use crate::credentials::Security;
 use crate::description::Description;
 use crate::error::ClusterError;
+use crate::plan_channel::PlanChannels;
 use crate::scan::ShardScanExec;
 use crate::service::{ShardService, WorkerState};
 
@@ -112,7 +113,8 @@ impl ClusterWorker {
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
         let [one, other] = [Arc::clone(&self.security), Arc::clone(&self.security)];
-        let tasks = self.tasks().into_worker_server();
+        let plans = PlanChannels::default();
+        let tasks = plans.serve(self.tasks(plans.clone()).into_worker_server());
         let server = server
             .add_service(InterceptedService::new(tasks, move |request| one.check(request)))
             .add_service(InterceptedService::new(shards, move |request| other.check(request)))
@@ -125,15 +127,16 @@ impl ClusterWorker {
         }
     }
 
-    /// The part of the service that executes tasks.
-    fn tasks(&self) -> Worker {
+    /// The part of the service that executes tasks, whose plans come by `plans`.
+    fn tasks(&self, plans: PlanChannels) -> Worker {
         let state = Arc::clone(&self.state);
         // Functions are the same for each task, and take longer to register than many tasks run. So is the runtime.
         let template = SessionStateBuilder::new().with_default_features().build();
         Worker::from_session_builder(move |mut context: WorkerQueryContext| {
             let (state, mut session) = (Arc::clone(&state), template.clone());
+            let reads = plans.of(&context.headers);
             async move {
-                let sources = state.sources()?;
+                let sources = state.sources()?.of_plan(reads);
                 let mut memferry = MemferryOptions::default();
                 memferry.prefetch = state.options.prefetch;
                 let config = session.config_mut();

@@ -28,6 +28,7 @@ use serde::Serialize;
 
 pub use self::work::{WorkArguments, work};
 use self::workers::Workers;
+pub use self::workers::free_addresses;
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
 use crate::planning::PlanOptions;

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -38,6 +39,32 @@ fn partitions() -> usize {
 /// How long a worker may take to load its tables.
 const LOADING_MAX: Duration = Duration::from_secs(300);
 
+/// Ports below those that Linux gives to connections and to listeners without a port (`ip_local_port_range`, from 32768 by default).
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// Addresses on loopback for workers that are started later, and again: of ports that the kernel gives to nobody meanwhile.
+///
+/// # Errors
+/// All ports are in use.
+pub fn free_addresses(count: usize) -> Result<Vec<String>> {
+    // Another process begins elsewhere. ORDERING: Relaxed, each number is only taken once.
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(97);
+    let ports = u32::from(PORTS.end - PORTS.start);
+    let mut addresses = Vec::new();
+    for _ in 0..ports {
+        if addresses.len() == count {
+            return Ok(addresses);
+        }
+        let port = begin.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % ports + u32::from(PORTS.start);
+        let address = format!("127.0.0.1:{port}");
+        if TcpListener::bind(&address).is_ok() {
+            addresses.push(address);
+        }
+    }
+    bail!("no {count} of the ports {PORTS:?} of 127.0.0.1 are free; end programs that listen there");
+}
+
 /// Workers of this program; killed when dropped.
 pub(super) struct Workers {
     directory: tempfile::TempDir,
@@ -59,12 +86,7 @@ impl Workers {
 
     async fn with_keys(count: usize, files: &Path, keys: &[(&str, &str)]) -> Result<Workers> {
         let directory = tempfile::tempdir()?;
-        // All ports at once, so that they differ.
-        let listeners =
-            (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
-        let address = |listener: &TcpListener| Ok(listener.local_addr()?.to_string());
-        let addresses = listeners.iter().map(address).collect::<Result<Vec<String>>>()?;
-        drop(listeners);
+        let addresses = free_addresses(count)?;
         let mut description = format!("version = 1\nworkers = {addresses:?}\n");
         for table in tpch_table_names() {
             let location = tpch_file(files, table);

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +12,7 @@ use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use memferry_bench::model::cluster::{ClusterWork, ExchangeKind};
 use memferry_bench_query::{answers_equal, tpch, tpch_file, tpch_files, tpch_table_names};
+use memferry_cluster::measure::free_addresses;
 use memferry_cluster::{Cluster, ClusterError, DynamicFilters, PlanOptions, WorkerReport};
 use memferry_query::{SessionOptions, session};
 
@@ -53,9 +53,7 @@ impl Workers {
     fn new(count: usize) -> Workers {
         // Poisoned by a test that failed.
         let alone = ONE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
-        // All ports at once, so that they differ. Another program may take one before a worker does: the test then fails.
-        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses = listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+        let addresses = free_addresses(count).unwrap();
         let directory = tempfile::tempdir().unwrap();
         Workers { _alone: alone, directory, addresses, processes: (0..count).map(|_| None).collect() }
     }
@@ -110,6 +108,22 @@ impl Workers {
                 return;
             }
             assert!(began.elapsed() < Duration::from_secs(60), "workers do not load: {reports:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until `cluster` uses all workers. It gives a worker that did not answer before little time, and plans without it then.
+    async fn used_by(&self, cluster: &Cluster) {
+        let began = Instant::now();
+        loop {
+            let lost = match cluster.query_whole("SELECT count(*) FROM nation").await {
+                Ok(answer) => answer.lost(),
+                Err(error) => vec![error.to_string()],
+            };
+            if lost.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "workers are not used again: {lost:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -289,6 +303,20 @@ async fn sum(cluster: &Cluster, of: fn(&WorkerReport) -> u64) -> u64 {
     cluster.reports().await.unwrap().values().flatten().map(of).sum()
 }
 
+/// Bytes that the workers have read, when no scan adds any more: scans count when they are dropped.
+async fn settled_read_bytes(cluster: &Cluster) -> u64 {
+    let (began, mut before) = (Instant::now(), None);
+    loop {
+        let read = Some(sum(cluster, |report| report.read_bytes).await);
+        if read == before {
+            return read.unwrap();
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "the workers read on and on");
+        before = read;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn joins_tell_scans_of_their_stage_which_rows_they_need() {
     let workers = Workers::ready(2).await;
@@ -300,18 +328,39 @@ async fn joins_tell_scans_of_their_stage_which_rows_they_need() {
     let expected = expected(&alone().await, sql).await;
     let mut read = Vec::new();
     for (cluster, filters) in [(&filtered, 1), (&unfiltered, 0)] {
-        let before = sum(cluster, |report| report.read_bytes).await;
+        let before = settled_read_bytes(cluster).await;
         let answer = cluster.query_whole(sql).await.unwrap();
         assert_eq!(answer.dynamic_filters(), DynamicFilters { given: filters, in_stage: filters });
         answers_equal(&answer.collect().await.unwrap(), &expected).unwrap();
-        // Scans count when they are dropped.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        read.push(sum(cluster, |report| report.read_bytes).await - before);
+        read.push(settled_read_bytes(cluster).await - before);
     }
     // The price is read of shards with orders of the customer.
     assert!(read[0] * 10 < read[1] * 9, "bytes with and without filter: {read:?}");
 }
 
+/// Waits until no worker reads ahead. Nothing but the end of their query ends such reads.
+async fn nothing_is_ahead(cluster: &Cluster) {
+    let began = Instant::now();
+    while sum(cluster, |report| report.ahead).await > 0 {
+        assert!(began.elapsed() < LIMIT, "reads of a query that has ended go on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A query whose customers are read when the counts of orders are there: after about a second.
+const WAITING: &str = "SELECT c_name, n FROM (SELECT a.o_custkey AS k, count(*) AS n FROM orders a JOIN orders b \
+                       ON a.o_orderpriority = b.o_orderpriority GROUP BY a.o_custkey) LEFT JOIN customer ON k = c_custkey";
+
+/// Waits until a worker reads ahead.
+async fn something_is_ahead(cluster: &Cluster) {
+    let began = Instant::now();
+    while sum(cluster, |report| report.ahead).await == 0 {
+        assert!(began.elapsed() < LIMIT, "nothing is read ahead");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Not after the whole answer, nor after its first rows, and not if stages never start because the query is cancelled or fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_read_ahead_after_a_query() {
     let workers = Workers::ready(2).await;
@@ -324,12 +373,24 @@ async fn nothing_is_read_ahead_after_a_query() {
         } else {
             drop(answer);
         }
-        let began = Instant::now();
-        while sum(&cluster, |report| report.ahead).await > 0 {
-            assert!(began.elapsed() < Duration::from_secs(5), "reads of a query that has ended go on");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        nothing_is_ahead(&cluster).await;
     }
+    let query = {
+        let (cluster, sql) = (workers.cluster(), WAITING);
+        tokio::spawn(async move { cluster.query(sql).await })
+    };
+    something_is_ahead(&cluster).await;
+    query.abort();
+    assert!(query.await.unwrap_err().is_cancelled(), "its stages have started");
+    nothing_is_ahead(&cluster).await;
+    let read_bytes = settled_read_bytes(&cluster).await;
+    // Later than that, nothing is read either.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(settled_read_bytes(&cluster).await, read_bytes);
+    let fails = WAITING.replace("count(*) AS n", "count(1 / (a.o_orderkey - a.o_orderkey)) AS n");
+    let error = cluster.query(&fails).await.unwrap_err();
+    assert!(error.to_string().contains("ivide by zero"), "{error}");
+    nothing_is_ahead(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,9 +418,13 @@ async fn a_killed_worker_is_replaced_by_replicas() {
     let mut workers = Workers::ready(3).await;
     let expected = expected(&alone().await, LONG).await;
     let cluster = workers.cluster();
-    let began = Instant::now();
-    answers_equal(&cluster.query_whole(LONG).await.unwrap().collect().await.unwrap(), &expected).unwrap();
-    let whole = began.elapsed();
+    // The first run makes connections.
+    let mut whole = Duration::ZERO;
+    for _ in 0..2 {
+        let began = Instant::now();
+        answers_equal(&cluster.query_whole(LONG).await.unwrap().collect().await.unwrap(), &expected).unwrap();
+        whole = began.elapsed();
+    }
     let mut again = 0;
     for round in 0..6_u32 {
         let victim = (round % 3) as usize;
@@ -376,6 +441,7 @@ async fn a_killed_worker_is_replaced_by_replicas() {
         assert!(began.elapsed() < LIMIT, "round {round}: {:?}", began.elapsed());
         workers.start(victim, 1, "");
         workers.wait(3).await;
+        workers.used_by(&cluster).await;
     }
     assert!(again > 0, "no kill was in mid-query");
 }
@@ -421,15 +487,17 @@ async fn a_hanging_worker_is_left_out() {
     let answer = answer.unwrap();
     answers_equal(&answer.collect().await.unwrap(), &expected).unwrap();
     assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
-    // It is known by now, so that the next query does not wait for it.
-    let began = Instant::now();
-    let answer = cluster.query_whole("SELECT count(*) FROM orders").await.unwrap();
-    assert!(answer.lost()[0].contains(&workers.addresses[2]), "{:?}", answer.lost());
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    // It is known by now, so that queries do not wait 2 s for it. One of them may wait for a busy machine.
+    let mut seconds = Vec::new();
+    for _ in 0..3 {
+        let began = Instant::now();
+        let answer = cluster.query_whole("SELECT count(*) FROM orders").await.unwrap();
+        assert!(answer.lost()[0].contains(&workers.addresses[2]), "{:?}", answer.lost());
+        seconds.push(began.elapsed().as_secs_f64());
+    }
+    assert!(seconds.iter().any(|&seconds| seconds < 2.0), "{seconds:?}");
     workers.signal(2, libc::SIGCONT);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let answer = cluster.query_whole("SELECT count(*) FROM orders").await.unwrap();
-    assert_eq!(answer.lost(), Vec::<String>::new());
+    workers.used_by(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -498,6 +566,7 @@ async fn a_late_worker_joins_and_shards_are_read_from_others_until_then() {
     assert_eq!(count(&answer.collect().await.unwrap()), 60_175);
     workers.start(2, 1, "");
     workers.wait(3).await;
+    workers.used_by(&cluster).await;
     let answer = cluster.query_whole("SELECT count(*) FROM lineitem").await.unwrap();
     assert_eq!(answer.lost(), Vec::<String>::new());
     assert_eq!(count(&answer.collect().await.unwrap()), 60_175);
@@ -521,6 +590,23 @@ async fn workers_of_another_version_are_not_used() {
     workers.wait(3).await;
     let error = cluster.query_whole("SELECT count(*) FROM lineitem").await.unwrap_err();
     assert!(matches!(error, ClusterError::Contradiction { version: 2, .. }), "{error}");
+}
+
+/// A file that was replaced when some workers had loaded it: their rows are of another time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_with_other_files_is_not_used() {
+    let mut workers = Workers::new(3);
+    workers.start(0, 1, "");
+    workers.start_with(1, 1, "", &[("nation", "region")]);
+    workers.start(2, 1, "");
+    workers.wait(3).await;
+    let answer = workers.cluster().query_whole("SELECT count(*) FROM nation").await.unwrap();
+    let lost = answer.lost();
+    assert!(
+        lost.len() == 1 && lost[0].contains(&workers.addresses[1]) && lost[0].contains("other files"),
+        "{lost:?}"
+    );
+    assert_eq!(count(&answer.collect().await.unwrap()), 25);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -589,22 +675,15 @@ async fn a_slow_worker_is_waited_for() {
 async fn a_coordinator_that_dies_leaves_nothing_behind_and_the_next_one_answers() {
     let workers = Workers::ready(2).await;
     let mut coordinator = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"))
-        .args(["sql", "--cluster", &workers.addresses[0], LONG])
+        .args(["sql", "--cluster", &workers.addresses[0], WAITING])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let next = workers.cluster();
+    something_is_ahead(&next).await;
     coordinator.kill().unwrap();
     coordinator.wait().unwrap();
-    let next = workers.cluster();
-    let began = Instant::now();
-    while sum(&next, |report| report.ahead).await > 0 {
-        assert!(
-            began.elapsed() < Duration::from_secs(5),
-            "reads of a query go on whose coordinator has died"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    nothing_is_ahead(&next).await;
     let answer = next.query_whole(LONG).await.unwrap();
     assert_eq!((answer.plans(), answer.lost()), (1, vec![]));
     answers_equal(&answer.collect().await.unwrap(), &expected(&alone().await, LONG).await).unwrap();

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use memferry_bench_query::{tpch_file, tpch_files};
+use memferry_cluster::measure::free_addresses;
 use tempfile::TempDir;
 
 const TOKEN: &str = "0123456789abcdef-of-queries";
@@ -60,10 +61,7 @@ impl Workers {
     fn start(options: impl Fn(&Path) -> Vec<String>) -> Workers {
         let files = tpch_files(0.01, Path::new(env!("CARGO_TARGET_TMPDIR")), &()).unwrap();
         let directory = TempDir::new().unwrap();
-        let listeners: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses: Vec<String> =
-            listeners.iter().map(|it| it.local_addr().unwrap().to_string()).collect();
-        drop(listeners);
+        let addresses = free_addresses(2).unwrap();
         let mut text = format!("version = 1\nreplicas = 1\nworkers = {addresses:?}\n");
         for (table, key) in [("orders", "o_orderkey"), ("customer", "c_custkey")] {
             let location = tpch_file(&files, table);

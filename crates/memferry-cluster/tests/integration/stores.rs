@@ -1,7 +1,6 @@
 //! Workers that load their shards from an object store: in this process, from a store in memory.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use datafusion::object_store::{ObjectStore, ObjectStoreExt};
 use datafusion::prelude::SessionContext;
 use memferry::topology::Machine;
 use memferry_bench_query::{tpch_file, tpch_files};
+use memferry_cluster::measure::free_addresses;
 use memferry_cluster::{Cluster, ClusterError, ClusterWorker, Description, Security};
 use memferry_query::{SessionOptions, Tiers};
 
@@ -35,8 +35,7 @@ async fn session() -> SessionContext {
 
 /// A description of two workers with free ports.
 fn description(orders: &str) -> Description {
-    let listeners: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let workers: Vec<String> = listeners.iter().map(|it| it.local_addr().unwrap().to_string()).collect();
+    let workers = free_addresses(2).unwrap();
     let text = format!(
         "version = 1\nreplicas = 1\nworkers = {workers:?}\n\
          [[tables]]\nname = \"orders\"\nlocation = \"s3://bucket/data/{orders}\"\nkey = \"o_orderkey\"\n\

@@ -6,7 +6,7 @@ use arrow_flight::{Action, FlightDescriptor, Ticket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Request};
 
-use super::fixture::{Fixture, fetch, query, to_status, write_table};
+use super::fixture::{Fixture, fetch, query, text, to_status, write_table};
 
 /// The first bytes of a connection of HTTP 2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -115,4 +115,32 @@ async fn files_that_vanish_or_break() {
         }
         fixture.answers().await;
     }
+}
+
+/// A file that another program replaces between two queries, and between plan and rows of one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_change() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.client().await;
+    let file = fixture.path("changed.parquet");
+    write_table(&file, 50_000).await;
+    memferry_query::files::register(&fixture.context, "changed", &file.display().to_string()).await.unwrap();
+    let sql = "select count(*) as n, sum(v) as sum from changed where v >= 0";
+    let sum = |rows: i64| format!("| {rows} | {} |", rows * (rows - 1) / 2);
+    let answer = text(&query(&mut client, sql).await.unwrap());
+    assert!(answer.contains(&sum(50_000)), "{answer}");
+    let planned = client.execute(sql.to_owned(), None).await.unwrap();
+    let other = fixture.path("other.parquet");
+    write_table(&other, 20_000).await;
+    fs::rename(other, &file).unwrap();
+    match fetch(&mut client, &planned).await {
+        Ok(rows) => {
+            let answer = text(&rows);
+            assert!(answer.contains(&sum(20_000)), "neither the new rows nor an error: {answer}");
+        }
+        Err(error) => assert!(error.message().contains("changed.parquet"), "{error}"),
+    }
+    let answer = text(&query(&mut client, sql).await.unwrap());
+    assert!(answer.contains(&sum(20_000)), "{answer}");
+    fixture.answers().await;
 }

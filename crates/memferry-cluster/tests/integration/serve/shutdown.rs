@@ -30,7 +30,7 @@ async fn running_queries_may_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_beyond_the_grace_are_stopped() {
-    let fixture = Fixture::with(|options| options.limits.grace = Duration::from_millis(300)).await;
+    let fixture = Fixture::with(|options| options.limits.grace = Duration::from_secs(4)).await;
     let mut client = fixture.client().await;
     let info = client.execute(ENDLESS_ROWS.to_owned(), None).await.unwrap();
     let mut rows = client.do_get(ticket(&info)).await.unwrap();
@@ -47,8 +47,12 @@ async fn queries_beyond_the_grace_are_stopped() {
         }
         panic!("the endless query has ended");
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let ready = http_get(http, "/ready").await;
+    // Within the grace, in which it still answers.
+    let mut ready = http_get(http, "/ready").await;
+    while ready.starts_with("HTTP/1.1 200") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        ready = http_get(http, "/ready").await;
+    }
     assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("shutting down"), "{ready}");
     assert!(http_get(http, "/health").await.starts_with("HTTP/1.1 200"));
     let error = draining.await.unwrap();
