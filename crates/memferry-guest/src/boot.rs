@@ -310,7 +310,10 @@ fn plan(options: &BootOptions, shares: &[Share], terminal: Option<(u16, u16)>) -
     let (init, own) = place(&this).map_err(failed(&this.display()))?;
     let directory = std::env::current_dir().map_err(failed(&"the working directory"))?;
     let below_own = Some(directory.clone()).filter(|directory| share::is_below_replaced(directory));
-    let visible = [program, own, below_own].into_iter().flatten().map(OsString::from).collect();
+    let mut visible: Vec<OsString> =
+        [program, own, below_own].into_iter().flatten().map(OsString::from).collect();
+    // This program may run itself. A file that is visible once cannot be made visible again.
+    visible.dedup();
     let variables = std::env::vars_os().filter(|(name, _)| name != "TMPDIR");
     Ok(PlanProgram {
         init: init.into(),

@@ -440,7 +440,7 @@ mod tests {
         ];
         let cache = tempfile::tempdir().unwrap();
         // What an earlier version of memferry kept.
-        let old = cache.path().join("6.12.4");
+        let old = cache.path().join("6.12.4.64");
         fs::create_dir(&old).unwrap();
         fs::write(old.join(IMAGE), "\x7fELF").unwrap();
         for (modules, expected) in [

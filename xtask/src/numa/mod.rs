@@ -44,8 +44,8 @@ const OF_ANY_SHAPE: &[&str] = &["topology", "numa_memory", "numa_domains"];
 /// Tests that look for a node that is already full.
 const WITH_A_FULL_NODE: &[&str] = &["already_full"];
 
-/// Tests of files on persistent memory.
-const ON_PERSISTENT_MEMORY: &[&str] = &["dax_"];
+/// Tests that depend on persistent memory. The others of their file run everywhere, and take minutes in a guest.
+const ON_PERSISTENT_MEMORY: &[&str] = &["needs_dax", "lies_at_the_node", "restored_by_the_next_process"];
 
 /// The machines of `--all-machines`. The first is the default and runs all tests; the others run [`OF_ANY_SHAPE`],
 /// [`WITH_A_FULL_NODE`], or [`ON_PERSISTENT_MEMORY`].
@@ -316,7 +316,7 @@ impl Host {
         let env: BTreeMap<String, String> = [
             ("PATH", PROGRAMS),
             ("HOME", "/tmp"),
-            ("TMPDIR", &temporary),
+            ("TMPDIR", temporary.as_str()),
             ("RUST_BACKTRACE", "0"),
             (LAYOUT_VARIABLE, LAYOUT),
             (COMMAND_VARIABLE, if self.has_command { COMMAND } else { "" }),

@@ -3,8 +3,7 @@
 //! ```text
 //! image: /init, its libraries, /modules, /plan.json
 //!   1. load modules, mount the host's root directory read-only
-//!   2. mount the guest's own /proc, /sys, /dev, /tmp and /run over those of the host, then persistent memory and shared
-//!      folders
+//!   2. mount the guest's own /proc, /sys, /dev, /tmp and /run over those of the host, then shared folders
 //!   3. remove the image's files, which frees their memory
 //!   4. make the host's root directory the root, and become the same program there
 //! ```
@@ -24,7 +23,6 @@ use std::process::Command;
 
 use super::modules::load_all;
 use super::mount;
-use super::persistent::mount_all;
 use crate::plan::{self, PlanPersistent, PlanProgram};
 
 /// The mount point of the host's root directory.
@@ -56,9 +54,6 @@ pub(super) fn enter(
     )?;
     bind(host, Path::new(WHOLE_HOST))?;
     mount_own(host)?;
-    if let Some(memory) = persistent {
-        mount_all(memory, host)?;
-    }
     for path in &program.visible {
         let (from, at) = (inside(Path::new(WHOLE_HOST), Path::new(path)), inside(host, Path::new(path)));
         make_mount_point(&at, from.is_dir()).map_err(|error| format!("{}: {error}", at.display()))?;

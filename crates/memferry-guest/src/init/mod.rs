@@ -71,6 +71,7 @@ fn follow_plan(file: &str) -> Result<bool, String> {
         }
         Some(program) => {
             show_kernel_errors();
+            plan.persistent.as_ref().map_or(Ok(()), persistent::mount_all)?;
             full::fill(&plan.full)?;
             program::run(program)?;
             Ok(true)
@@ -83,7 +84,7 @@ fn run_commands(plan: &Plan) -> Result<bool, String> {
     mount_all()?;
     if let Some(memory) = &plan.persistent {
         modules::load_all(&memory.modules)?;
-        persistent::mount_all(memory, Path::new("/"))?;
+        persistent::mount_all(memory)?;
     }
     take_programs().map_err(|error| format!("cannot move the programs to node 0: {error}"))?;
 
