@@ -1,5 +1,5 @@
-//! Replicas in real files: processes that are killed, other processes, and files that are no replicas. The simulation in
-//! `src/replica/tests.rs` has resets of the machine.
+//! Replicas in real files: processes that are killed, other processes, and files that are no replicas. Resets of the
+//! machine are simulated in `src/replica/tests.rs`, and made with guests in `memferry-cli/tests/integration/machine_reset.rs`.
 //!
 //! `cargo xtask numa --machine made-up-fsdax-node` runs them on persistent memory. Elsewhere TMPDIR chooses the file system.
 
