@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::shell::Failure;
+use crate::shell::{End, Failure};
 
 /// A name and the arguments for `cargo xtask`.
 pub(crate) type Chore = (&'static str, &'static [&'static str]);
@@ -55,7 +55,11 @@ fn run(command: &mut Command, name: &str, file: &Path) -> Result<(), Failure> {
         output.map_err(|error| Failure(format!("cannot write {}: {error}", file.display())))?;
     let status = command.stdin(std::process::Stdio::null()).stdout(stdout).stderr(stderr).status();
     let status = status.map_err(|error| Failure(format!("cannot run {name}: {error}")))?;
-    if status.success() { Ok(()) } else { Err(Failure(format!("{name} failed ({status}), see above"))) }
+    if status.success() {
+        return Ok(());
+    }
+    let end = End::of(&String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()));
+    Err(Failure(format!("{name} failed ({status}); the end of its output:\n{}", end.text())))
 }
 
 #[cfg(test)]
@@ -74,7 +78,7 @@ mod tests {
         assert!(chores[0].outcome.is_ok());
         assert_eq!((chores[1].name, &*chores[1].output), ("bad", "three\n"));
         let why = chores[1].outcome.as_ref().unwrap_err().to_string();
-        assert!(why.contains("bad failed") && why.contains('3'), "{why}");
+        assert!(why.contains("bad failed") && why.contains('3') && why.ends_with("    three\n"), "{why}");
     }
 
     #[test]

@@ -61,11 +61,11 @@ const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"]
 /// Steps that run one at a time and first. The commands of the README come early, because later steps use their builds.
 const ALONE: &[Step] = &[
     ("set up", setup::run),
-    ("tests, as in the README", || tests(README).run()),
+    ("tests, as in the README", || tests(README).run_and_quote()),
     ("demo, small", demo),
     ("examples", examples),
-    ("emulated devices with real clients, the C library", || tests(CLIENTS).run()),
-    ("memferry serve and bench sncdb with other clients", || tests(NETWORK).run()),
+    ("emulated devices with real clients, the C library", || tests(CLIENTS).run_and_quote()),
+    ("memferry serve and bench sncdb with other clients", || tests(NETWORK).run_and_quote()),
     ("the C library, installed", c_library::try_installed),
     ("the Python package, installed", python::try_installed),
     ("the Debian package and the archive, installed", dist::trial::run),
@@ -80,20 +80,22 @@ const TOGETHER: &[Step] = &[
         cargo(["clippy", "--locked", "--workspace", "--all-targets"])
             .args(["--features", "memferry-cli/peers,memferry-cli/postgres,memferry-cli/stores"])
             .args(["--", "-D", "warnings"])
-            .run()
+            .run_and_quote()
     }),
     ("documentation", || {
-        cargo(["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
+        cargo(["doc", "--locked", "--workspace", "--no-deps"])
+            .env("RUSTDOCFLAGS", "-D warnings")
+            .run_and_quote()
     }),
     ("links of the documents", links::run),
-    ("tests of the chores", || tests(CHORES).run()),
+    ("tests of the chores", || tests(CHORES).run_and_quote()),
     ("packages", packages::run),
     // A separate process, because it reads the variable for skips in its guests.
     ("NUMA guest", || {
         program(&this_program()?.to_string_lossy())
             .args(["numa", "--all-machines"])
             .env(FILE_VARIABLE, skips::file())
-            .run()
+            .run_and_quote()
     }),
     ("loom models", || loom::run("")),
 ];
@@ -122,7 +124,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 /// Names, times and verdicts of the steps so far.
 #[derive(Default)]
 struct Report {
-    failed: Vec<&'static str>,
+    failed: Vec<(&'static str, Failure)>,
     lines: String,
 }
 
@@ -146,7 +148,7 @@ impl Report {
             Ok(()) => "ok",
             Err(failure) => {
                 eprintln!("{failure}");
-                self.failed.push(name);
+                self.failed.push((name, failure));
                 "FAILED"
             }
         };
@@ -156,11 +158,16 @@ impl Report {
     }
 
     fn finish(self) -> Result<(), Failure> {
+        // Again at the end, where a reader of a long log looks first.
+        for (name, failure) in &self.failed {
+            eprintln!("\n== {name} failed\n{failure}");
+        }
         eprint!("\n== summary\n{}", self.lines);
         if self.failed.is_empty() {
             return Ok(());
         }
-        Err(Failure(format!("failed: {}", self.failed.join(", "))))
+        let names: Vec<&str> = self.failed.iter().map(|(name, _)| *name).collect();
+        Err(Failure(format!("failed: {}", names.join(", "))))
     }
 }
 

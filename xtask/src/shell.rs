@@ -1,7 +1,9 @@
 //! Calls of cargo and other programs. Each command line is printed before it runs.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fmt;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -102,6 +104,33 @@ impl Call {
         if status.success() { Ok(()) } else { Err(Failure(format!("`{}` failed ({status})", self.line))) }
     }
 
+    /// Runs the program to its end and shows its output. If the program fails, the error contains the end of the output.
+    ///
+    /// Both streams go to the standard error of this program, in their order.
+    pub(crate) fn run_and_quote(mut self) -> Result<(), Failure> {
+        eprintln!("$ {}", self.line);
+        let (reader, writer) = std::io::pipe().map_err(|error| self.cannot_run(&error))?;
+        let streams = writer.try_clone().map(|copy| (copy, writer));
+        let (stdout, stderr) = streams.map_err(|error| self.cannot_run(&error))?;
+        let child = self.command.stdout(stdout).stderr(stderr).spawn();
+        let mut child = child.map_err(|error| self.cannot_run(&error))?;
+        // The pipe ends when the last writer closes it; the command holds two.
+        drop(self.command);
+        let mut end = End::default();
+        for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            // A closed standard error is no reason to stop the program.
+            let _ = writeln!(std::io::stderr(), "{line}");
+            end.push(line);
+        }
+        let status =
+            child.wait().map_err(|error| Failure(format!("cannot wait for `{}`: {error}", self.line)))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Failure(format!("`{}` failed ({status}); the end of its output:\n{}", self.line, end.text())))
+    }
+
     /// Runs the program to its end and returns its standard output.
     pub(crate) fn output(mut self) -> Result<String, Failure> {
         eprintln!("$ {}", self.line);
@@ -117,6 +146,33 @@ impl Call {
 
     fn cannot_run(&self, error: &std::io::Error) -> Failure {
         Failure(format!("cannot run `{}`: {error}", self.line))
+    }
+}
+
+/// The last lines of an output.
+#[derive(Default)]
+pub(crate) struct End(VecDeque<String>);
+
+impl End {
+    const LINES: usize = 60;
+
+    /// The last lines of a whole text.
+    pub(crate) fn of(text: &str) -> End {
+        let mut end = End::default();
+        text.lines().for_each(|line| end.push(line.to_owned()));
+        end
+    }
+
+    fn push(&mut self, line: String) {
+        if self.0.len() == End::LINES {
+            self.0.pop_front();
+        }
+        self.0.push_back(line);
+    }
+
+    /// The lines, indented.
+    pub(crate) fn text(&self) -> String {
+        self.0.iter().map(|line| format!("    {line}\n")).collect()
     }
 }
 
@@ -146,4 +202,18 @@ pub(crate) fn cache(name: &str) -> Result<PathBuf, Failure> {
     let failed = |error| Failure(format!("cannot make {}: {error}", directory.display()));
     std::fs::create_dir_all(&directory).map_err(failed)?;
     Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_quotes_the_end_of_both_streams() {
+        let script = "for i in $(seq 100); do echo line $i; done; echo reason >&2; exit 3";
+        let why = program("sh").args(["-c", script]).run_and_quote().unwrap_err().to_string();
+        assert!(why.contains("exit status: 3"), "{why}");
+        assert!(why.ends_with("    line 100\n    reason\n") && !why.contains("line 41\n"), "{why}");
+        assert!(program("sh").args(["-c", "echo fine"]).run_and_quote().is_ok());
+    }
 }
