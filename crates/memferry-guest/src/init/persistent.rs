@@ -8,7 +8,7 @@ use super::{PAUSE, mount};
 use crate::plan::{self, PlanPersistent};
 
 /// Time limit for the appearance of a device. The kernel describes its pages first.
-const DEVICE_MAX: Duration = Duration::from_secs(20);
+const DEVICE_MAX: Duration = Duration::from_secs(60);
 
 /// Mounts each device at its place. The modules are loaded.
 pub(super) fn mount_all(memory: &PlanPersistent) -> Result<(), String> {
