@@ -11,6 +11,7 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ("zstd", "zstd", "unpacking the guest's kernel"),
     ("xz", "xz-utils", "unpacking the modules of the guest's kernel"),
     ("ldd", "libc-bin", "programs in the guest"),
+    ("/usr/sbin/mkfs.ext4", "e2fsprogs", "a guest with persistent memory"),
     ("accel-config", "accel-config", "tests of emulated devices with a real client"),
     (
         "/usr/libexec/accel-config/test/dsa_test",

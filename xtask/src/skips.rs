@@ -38,8 +38,10 @@ const LISTED: &[(&str, Needs)] = &[
     ("*/numa_memory::a_node_that_fills_up_meanwhile_is_an_answer", Needs::Root),
     // Virtual machines rarely have UMWAIT. Other tests cover the loop around it with a fake.
     ("integration::waits::every_wait_returns", Needs::Instruction("UMWAIT")),
-    // Temporary files lie on disks or in memory. The other half of the test runs everywhere.
-    ("integration::replica::a_mapping_needs_dax", Needs::Kernel("DAX")),
+    // Temporary files lie on disks or in memory. The guest with persistent memory runs these tests, and the other half of
+    // the first one runs everywhere.
+    ("dax_replica::a_mapping_needs_dax", Needs::Kernel("DAX")),
+    ("dax_replica::the_memory_lies_at_the_node_of_its_layout", Needs::Guest),
     // Sandboxes and virtual machines may forbid counters of whole CPUs.
     (
         "*telemetry::perf_event::tests::the_clock_of_a_cpu_counts_nanoseconds",

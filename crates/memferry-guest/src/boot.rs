@@ -15,8 +15,9 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::image::Image;
 use crate::kernel::Kernel;
-use crate::layout::Layout;
+use crate::layout::{Layout, LayoutRegion};
 use crate::pages::Pages;
+use crate::persistent::PersistentMemory;
 use crate::plan::{self, Plan, PlanProgram, PlanShare, Report};
 use crate::qemu::{Accelerator, Boot, Folder, Qemu};
 use crate::run::{Limits, Outcome, Run, Streams};
@@ -46,6 +47,9 @@ pub struct BootOptions {
     pub shares: Vec<Share>,
     /// Memory of the guest, about.
     pub memory_bytes: Option<u64>,
+    /// The directory with the files of the persistent memory, which are made if they are missing. Without it the persistent
+    /// memory begins empty and is gone at the end.
+    pub persistent: Option<PathBuf>,
     /// Nodes that have no free memory, see [`Layout::check_full`].
     pub full: Vec<u32>,
     /// Whether the program gets the terminal of this process.
@@ -63,6 +67,7 @@ impl BootOptions {
             arguments: Vec::new(),
             shares: Vec::new(),
             memory_bytes: None,
+            persistent: None,
             full: Vec::new(),
             is_interactive: false,
             timeout: None,
@@ -96,11 +101,15 @@ pub struct Booted {
 pub fn boot(options: &BootOptions, note: &mut dyn FnMut(&str)) -> Result<Booted, Error> {
     let layout = layout(options, available_mib(), note)?;
     layout.check_full(&options.full)?;
+    check_persistent(options, &layout)?;
     let shares = share::check(&options.shares)?;
     let qemu = Qemu::find(true)?;
     let scratch = Scratch::new(&tools::cache()?)?;
     let kernel = Kernel::find(scratch.path())?;
+    let directory = options.persistent.as_deref().unwrap_or(scratch.path());
+    let persistent = PersistentMemory::open(&layout, &kernel, directory)?;
     note(&introduction(&layout, qemu.accelerator()));
+    layout.regions.iter().enumerate().for_each(|(number, region)| note(&introduced(number, region, options)));
     let signals = Signals::note().map_err(|error| Error::Qemu(format!("cannot handle signals: {error}")))?;
     let terminal = match options.is_interactive {
         true => {
@@ -109,19 +118,22 @@ pub fn boot(options: &BootOptions, note: &mut dyn FnMut(&str)) -> Result<Booted,
         }
         false => None,
     };
-    let program = plan(options, &kernel, &shares, terminal.as_ref().map(RawTerminal::size))?;
+    let program = plan(options, &shares, terminal.as_ref().map(RawTerminal::size))?;
     let initramfs = scratch.path().join("initramfs");
+    let mut image = Image::new();
     let plan = Plan {
         name: layout.profile.clone(),
         commands: Vec::new(),
         record: false,
         full: options.full.clone(),
-        program: Some(program),
+        persistent: persistent.plan(&mut image)?,
+        program: Some(PlanProgram { modules: image.modules(&kernel.folders)?, ..program }),
     };
-    write_image(&initramfs, &plan, &kernel)?;
+    write_image(&initramfs, image, &plan)?;
     let report = scratch.path().join("report");
     let folders = folders(&shares);
-    let boot = Boot { folders: &folders, ..Boot::new(&kernel, &initramfs, Some(&report)) };
+    let boot = Boot::new(&kernel, &initramfs, Some(&report)).with_persistent(&persistent);
+    let boot = Boot { folders: &folders, ..boot };
 
     let is_escaped = Arc::new(AtomicBool::new(false));
     let streams = streams(terminal.is_some(), &is_escaped)?;
@@ -252,6 +264,35 @@ fn introduction(layout: &Layout, accelerator: &Accelerator) -> String {
     )
 }
 
+/// Whether the machine has what `options.persistent` keeps.
+fn check_persistent(options: &BootOptions, layout: &Layout) -> Result<(), Error> {
+    match &options.persistent {
+        Some(directory) if layout.regions.is_empty() => {
+            let (directory, profile) = (directory.display(), &layout.profile);
+            Err(Error::PersistentMemory(format!(
+                "{directory} cannot keep persistent memory: {profile} has none; made-up-fsdax-node has some"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn introduced(number: usize, region: &LayoutRegion, options: &BootOptions) -> String {
+    let LayoutRegion { node, size_mib, machine_mib } = region;
+    let scale = match machine_mib {
+        whole if whole > size_mib => format!(" instead of {whole} MiB"),
+        _ => String::new(),
+    };
+    let kept = match &options.persistent {
+        Some(directory) => format!("kept in {}", directory.join(format!("pmem{number}")).display()),
+        None => "gone at the end; --persistent keeps it".to_owned(),
+    };
+    let at = plan::PERSISTENT;
+    format!(
+        "{size_mib} MiB of persistent memory{scale} of node {node} at {at}{number}, ext4 with DAX, {kept}"
+    )
+}
+
 /// The path of a program in the guest, and the file that must be made visible for it, if any.
 fn place(path: &Path) -> io::Result<(PathBuf, Option<PathBuf>)> {
     let (absolute, real) = (std::path::absolute(path)?, path.canonicalize()?);
@@ -259,12 +300,7 @@ fn place(path: &Path) -> io::Result<(PathBuf, Option<PathBuf>)> {
     Ok((place, Some(real).filter(|real| share::is_replaced(real))))
 }
 
-fn plan(
-    options: &BootOptions,
-    kernel: &Kernel,
-    shares: &[Share],
-    terminal: Option<(u16, u16)>,
-) -> Result<PlanProgram, Error> {
+fn plan(options: &BootOptions, shares: &[Share], terminal: Option<(u16, u16)>) -> Result<PlanProgram, Error> {
     let failed = |what: &dyn std::fmt::Display| {
         let what = what.to_string();
         move |error: io::Error| Error::Image(format!("{what}: {error}"))
@@ -274,7 +310,10 @@ fn plan(
     let (init, own) = place(&this).map_err(failed(&this.display()))?;
     let directory = std::env::current_dir().map_err(failed(&"the working directory"))?;
     let below_own = Some(directory.clone()).filter(|directory| share::is_below_replaced(directory));
-    let visible = [program, own, below_own].into_iter().flatten().map(OsString::from).collect();
+    let mut visible: Vec<OsString> =
+        [program, own, below_own].into_iter().flatten().map(OsString::from).collect();
+    // This program may run itself. A file that is visible once cannot be made visible again.
+    visible.dedup();
     let variables = std::env::vars_os().filter(|(name, _)| name != "TMPDIR");
     Ok(PlanProgram {
         init: init.into(),
@@ -282,11 +321,7 @@ fn plan(
         arguments: options.arguments.clone(),
         env: variables.collect(),
         directory: directory.into(),
-        modules: kernel
-            .modules
-            .iter()
-            .filter_map(|file| Some(file.file_name()?.to_str()?.to_owned()))
-            .collect(),
+        modules: Vec::new(),
         visible,
         shares: (shares.iter().enumerate())
             .map(|(number, share)| PlanShare {
@@ -313,18 +348,11 @@ fn folders(shares: &[Share]) -> Vec<Folder> {
     [root].into_iter().chain(shares).collect()
 }
 
-/// Writes the image: this program as process 1, the plan, and modules.
-fn write_image(file: &Path, plan: &Plan, kernel: &Kernel) -> Result<(), Error> {
+/// Writes the image, which has the modules: adds this program as process 1, and the plan.
+fn write_image(file: &Path, mut image: Image, plan: &Plan) -> Result<(), Error> {
     let failed = |error: &dyn std::fmt::Display| Error::Image(format!("{}: {error}", file.display()));
-    let mut image = Image::new();
     if let Some(program) = &plan.program {
         image.program("init", Path::new(&program.init))?;
-    }
-    for module in &kernel.modules {
-        let name = module.file_name().unwrap_or_default().to_string_lossy();
-        let content =
-            fs::read(module).map_err(|error| Error::Kernel(format!("{}: {error}", module.display())))?;
-        image.file(&format!("{}/{name}", plan::MODULES), &content);
     }
     image.file(plan::PLAN, &serde_json::to_vec(plan).map_err(|error| failed(&error))?);
     fs::write(file, image.finish()).map_err(|error| failed(&error))
@@ -378,6 +406,26 @@ mod tests {
         assert!(text.ends_with("(TCG), because KVM does not work here (no)"), "{text}");
         let whole = Layout::of_size("made-up-two-tiers", u64::MAX).unwrap();
         assert!(introduction(&whole, &Accelerator::Kvm).ends_with("12288 MiB of memory, by KVM"));
+    }
+
+    #[test]
+    fn persistent_memory_is_introduced() {
+        let of = |profile: &str, persistent: Option<&str>| {
+            let options =
+                BootOptions { persistent: persistent.map(PathBuf::from), ..BootOptions::new(profile, "/x") };
+            let layout = Layout::of_size(profile, 1024).unwrap();
+            check_persistent(&options, &layout)?;
+            Ok::<_, Error>(layout.regions.first().map(|region| introduced(0, region, &options)))
+        };
+        assert_eq!(of("made-up-cxl-node", None).unwrap(), None);
+        let error = of("made-up-cxl-node", Some("/d")).unwrap_err().to_string();
+        assert!(error.starts_with("/d cannot keep persistent memory: made-up-cxl-node has none"), "{error}");
+        let text = of("made-up-fsdax-node", Some("/d")).unwrap().unwrap();
+        assert!(
+            text.starts_with("512 MiB of persistent memory instead of 16384 MiB of node 1 at /run/pmem0")
+        );
+        assert!(text.ends_with("kept in /d/pmem0"), "{text}");
+        assert!(of("made-up-fsdax-node", None).unwrap().unwrap().ends_with("--persistent keeps it"));
     }
 
     #[test]

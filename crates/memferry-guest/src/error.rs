@@ -35,6 +35,9 @@ pub enum Error {
     /// A file for the guest cannot be read or written.
     #[error("{0}")]
     Image(String),
+    /// A file of persistent memory cannot be used.
+    #[error("{0}")]
+    PersistentMemory(String),
     /// QEMU cannot be used.
     #[error("{0}")]
     Qemu(String),

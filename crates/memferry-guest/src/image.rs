@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::Error;
+use crate::plan;
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
@@ -56,6 +57,17 @@ impl Image {
             self.file(&library, &read(Path::new(&library))?);
         }
         Ok(content.len() as u64)
+    }
+
+    /// Adds modules of the kernel below [`MODULES`](plan::MODULES), and returns their names.
+    pub(crate) fn modules(&mut self, files: &[PathBuf]) -> Result<Vec<String>, Error> {
+        let mut names = Vec::new();
+        for file in files {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            self.file(&format!("{}/{name}", plan::MODULES), &read(file)?);
+            names.push(name);
+        }
+        Ok(names)
     }
 
     /// The bytes of the archive.

@@ -1,6 +1,7 @@
 //! The guest's kernel: from `MEMFERRY_NUMA_KERNEL`, from the cache, installed on this machine, or fetched with apt.
 //!
-//! Shared folders need the modules of 9p. They are taken from the package of the kernel and kept beside it, unpacked.
+//! Shared folders need the modules of 9p; persistent memory needs those of NVDIMMs and ext4. They are taken from the package of
+//! the kernel and kept beside it, unpacked, with a list of them in the order of loading.
 //!
 //! QEMU boots the ELF image inside a bzImage faster than the bzImage, which unpacks itself under emulation.
 //!
@@ -12,7 +13,10 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Error;
+use crate::modules::{Module, Modules};
 use crate::tools;
 
 const VARIABLE: &str = "MEMFERRY_NUMA_KERNEL";
@@ -21,9 +25,15 @@ const VARIABLE: &str = "MEMFERRY_NUMA_KERNEL";
 pub(crate) const OLDEST: &str = "6.12";
 /// The ELF image in the directory of a kept kernel.
 const IMAGE: &str = "vmlinux";
-/// The modules of shared folders, in the order of loading.
-const MODULES: [&str; 4] = ["netfs", "9pnet", "9pnet_virtio", "9p"];
-const ELF: &[u8] = b"\x7fELF";
+/// The list of modules in the same directory.
+const LIST: &str = "modules.json";
+/// The modules of shared folders.
+const FOLDERS: [&str; 2] = ["9pnet_virtio", "9p"];
+/// The modules of persistent memory, and of a file system with DAX.
+const PERSISTENT: [&str; 3] = ["nfit", "nd_pmem", "ext4"];
+/// Checksums of ext4 until Linux 6.15, which it asks for by another name.
+const CHECKSUMS: &str = "crc32c_generic";
+pub(crate) const ELF: &[u8] = b"\x7fELF";
 
 /// The numbers of a version, compared in order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,8 +64,17 @@ impl fmt::Display for Version {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
     pub(crate) image: PathBuf,
-    /// Modules of shared folders, in the order of loading. Empty if they are built in, or if there are none.
-    pub(crate) modules: Vec<PathBuf>,
+    /// Modules of shared folders, in the order of loading, without those that are built in.
+    pub(crate) folders: Vec<PathBuf>,
+    /// The same of persistent memory; `None` if the kernel has no support for it.
+    pub(crate) persistent: Option<Vec<PathBuf>>,
+}
+
+/// The list of modules of a kept kernel.
+#[derive(Serialize, Deserialize)]
+struct ModuleList {
+    folders: Vec<String>,
+    persistent: Option<Vec<String>>,
 }
 
 impl Kernel {
@@ -70,8 +89,19 @@ impl Kernel {
             return of_user(Path::new(&file), scratch);
         }
         let directory = tools::cache()?;
-        if let Some((_, kept)) = kept(&directory).pop() {
-            return Ok(kept);
+        let mut old = None;
+        for (version, kept) in kept(&directory).into_iter().rev() {
+            match kept {
+                Kept::Complete(kernel) => return Ok(kernel),
+                Kept::WithoutList => old = old.or(Some(version)),
+            }
+        }
+        if let Some(version) = old {
+            eprintln!(
+                "the kernel {version} in {} is from an earlier version of memferry, without the modules of persistent memory; \
+                 it is replaced",
+                directory.display()
+            );
         }
         crate::scratch::remove_stale(&directory, "apt-");
         let work = directory.join(format!("apt-{}", std::process::id()));
@@ -91,26 +121,45 @@ fn of_user(file: &Path, scratch: &Path) -> Result<Kernel, Error> {
         let unpacked = extract(&bytes).map_err(|error| failed(&error))?;
         fs::write(&image, unpacked).map_err(|error| failed(&error))?;
     }
-    Ok(Kernel { image, modules: Vec::new() })
+    // Its modules are built in; if not, the guest says what is missing.
+    Ok(Kernel { image, folders: Vec::new(), persistent: Some(Vec::new()) })
+}
+
+/// A kept kernel.
+#[derive(Debug, PartialEq)]
+enum Kept {
+    Complete(Kernel),
+    /// By an earlier version of memferry, without a list of modules.
+    WithoutList,
 }
 
 /// The kept kernels, newest last.
-fn kept(directory: &Path) -> Vec<(Version, Kernel)> {
+fn kept(directory: &Path) -> Vec<(Version, Kept)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut kept: Vec<_> = entries
         .filter_map(|entry| {
             let version = Version::parse(entry.file_name().to_str()?)?;
-            Some((version, kernel_in(&entry.path())))
+            let is_kernel = version.is_new_enough() && is_elf(&entry.path().join(IMAGE));
+            is_kernel.then(|| (version, kernel_in(&entry.path()).map_or(Kept::WithoutList, Kept::Complete)))
         })
-        .filter(|(version, kernel)| version.is_new_enough() && is_elf(&kernel.image))
         .collect();
     kept.sort_by(|(a, _), (b, _)| a.cmp(b));
     kept
 }
 
-fn kernel_in(directory: &Path) -> Kernel {
-    let modules = MODULES.iter().map(|name| directory.join(format!("{name}.ko")));
-    Kernel { image: directory.join(IMAGE), modules: modules.filter(|module| module.is_file()).collect() }
+/// The kernel in a directory; `None` without a list of modules.
+fn kernel_in(directory: &Path) -> Option<Kernel> {
+    let list: ModuleList = serde_json::from_slice(&fs::read(directory.join(LIST)).ok()?).ok()?;
+    let files = |names: Vec<String>| names.iter().map(|name| directory.join(file_of(name))).collect();
+    Some(Kernel {
+        image: directory.join(IMAGE),
+        folders: files(list.folders),
+        persistent: list.persistent.map(files),
+    })
+}
+
+fn file_of(module: &str) -> String {
+    format!("{module}.ko")
 }
 
 fn is_elf(file: &Path) -> bool {
@@ -138,11 +187,8 @@ fn installed(root: &Path) -> Vec<(Version, PathBuf, PathBuf)> {
             let version = Version::parse(name.to_str()?).filter(Version::is_new_enough)?;
             let in_boot = root.join("boot").join(format!("vmlinuz-{}", name.to_str()?));
             let image = [in_boot, modules.join("vmlinuz")].into_iter().find(|it| File::open(it).is_ok())?;
-            let built_in = fs::read_to_string(modules.join("modules.builtin")).unwrap_or_default();
-            let has = |module: &&str| {
-                built_in.contains(&format!("/{module}.ko")) || find_module(&modules, module).is_some()
-            };
-            MODULES.iter().all(has).then_some((version, image, modules))
+            let has_folders = FOLDERS.iter().all(|name| Modules::below(&modules).has(name));
+            has_folders.then_some((version, image, modules))
         })
         .collect();
     found.sort();
@@ -167,50 +213,29 @@ fn store(
     };
     let read = |file: &Path| fs::read(file).map_err(|error| failed(file, &error));
     write(IMAGE, extract(&read(image)?).map_err(|error| failed(image, &error))?)?;
-    for name in MODULES {
-        if let Some(file) = find_module(files, name) {
-            let bytes = read(&file)?;
-            let program = match file.extension().and_then(|extension| extension.to_str()) {
-                Some("xz") => Some("xz"),
-                Some("zst") => Some("zstd"),
-                Some("gz") => Some("gzip"),
-                _ => None,
-            };
-            let bytes = match program {
-                Some(program) => unpack(program, &bytes).map_err(|error| failed(&file, &error))?,
-                None => bytes,
-            };
-            if !bytes.starts_with(ELF) {
-                return Err(failed(&file, &"it is no kernel module"));
-            }
-            write(&format!("{name}.ko"), bytes)?;
-        }
+    let modules = Modules::below(files);
+    let checksums = [CHECKSUMS].into_iter().filter(|name| modules.has(name));
+    let folders = modules.in_order(&FOLDERS)?.unwrap_or_default();
+    let persistent = modules.in_order(&checksums.chain(PERSISTENT).collect::<Vec<_>>())?;
+    for module in folders.iter().chain(persistent.iter().flatten()) {
+        write(&file_of(&module.name), module.bytes.clone())?;
     }
+    let names = |modules: &[Module]| modules.iter().map(|module| module.name.clone()).collect();
+    let list = ModuleList { folders: names(&folders), persistent: persistent.as_deref().map(names) };
+    let list = serde_json::to_vec(&list).map_err(|error| failed(&unfinished, &error))?;
+    write(LIST, list)?;
     // The rename makes the complete directory appear at once, also if two processes do this at the same time.
     let kept = directory.join(version.to_string());
-    match fs::rename(&unfinished, &kept) {
-        Err(error) if !is_elf(&kept.join(IMAGE)) => Err(failed(&kept, &error)),
-        _ => Ok(kernel_in(&kept)),
+    if kernel_in(&kept).is_none() && kept.exists() {
+        // If it fails, so does the next rename.
+        let _ = fs::rename(&kept, work.join("replaced"));
     }
-}
-
-/// The file of a module below a directory, packed or not.
-fn find_module(directory: &Path, name: &str) -> Option<PathBuf> {
-    let file_name = format!("{name}.ko");
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let kind = entry.file_type().ok()?;
-        if kind.is_dir() {
-            if let Some(found) = find_module(&entry.path(), name) {
-                return Some(found);
-            }
-        } else if kind.is_file()
-            && let Some(rest) = entry.file_name().to_str().and_then(|it| it.strip_prefix(&file_name))
-            && ["", ".xz", ".zst", ".gz"].contains(&rest)
-        {
-            return Some(entry.path());
-        }
+    let renamed = fs::rename(&unfinished, &kept);
+    match (renamed, kernel_in(&kept)) {
+        (_, Some(kernel)) => Ok(kernel),
+        (Err(error), None) => Err(failed(&kept, &error)),
+        (Ok(()), None) => Err(failed(&kept, &"its list of modules is gone; run this once more")),
     }
-    None
 }
 
 /// The ELF image in a bzImage.
@@ -260,7 +285,7 @@ fn extract(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     Ok(image)
 }
 
-fn unpack(program: &str, body: &[u8]) -> std::io::Result<Vec<u8>> {
+pub(crate) fn unpack(program: &str, body: &[u8]) -> std::io::Result<Vec<u8>> {
     unpack_with(program, &["-d", "-c", "-q"], body)
 }
 
@@ -370,9 +395,13 @@ mod tests {
             fs::create_dir(directory.path().join(name)).unwrap();
             fs::write(directory.path().join(name).join(IMAGE), content).unwrap();
         }
-        let names: Vec<_> =
-            kept(directory.path()).into_iter().map(|(version, _)| version.to_string()).collect();
+        fs::write(directory.path().join("6.12.9").join(LIST), r#"{"folders": ["9p"]}"#).unwrap();
+        let kept = kept(directory.path());
+        let names: Vec<_> = kept.iter().map(|(version, _)| version.to_string()).collect();
         assert_eq!(names, ["6.12.9", "6.12.10"]);
+        let Kept::Complete(kernel) = &kept[0].1 else { panic!("it has a list") };
+        assert_eq!((kernel.folders.len(), kernel.persistent.as_ref()), (1, None));
+        assert_eq!(kept[1].1, Kept::WithoutList);
     }
 
     /// A root directory with an installed kernel: its image, and the given files of its modules.
@@ -388,28 +417,53 @@ mod tests {
         root
     }
 
+    fn names(files: &[PathBuf]) -> Vec<&str> {
+        files.iter().map(|it| it.file_name().unwrap().to_str().unwrap()).collect()
+    }
+
     #[test]
     fn an_installed_kernel_is_kept_with_its_modules() {
         let gzip = |content: &[u8]| unpack_with("gzip", &["-c"], content).unwrap();
-        let packed = gzip(b"\x7fELF net");
-        let root = root_with(
-            "6.12.4-amd64",
-            &[
-                ("kernel/fs/9p/9p.ko", b"\x7fELF 9p"),
-                ("kernel/net/9p/9pnet.ko.gz", &packed),
-                ("kernel/net/9p/9pnet_virtio.ko", b"\x7fELF virtio"),
-                ("modules.builtin", b"kernel/fs/netfs/netfs.ko\n"),
-            ],
-        );
-        let (version, image, files) = installed(root.path()).pop().expect("it has all modules");
+        let packed = gzip(b"\x7fELF net\0depends=netfs\0");
+        let folders: [(&str, &[u8]); 4] = [
+            ("kernel/fs/9p/9p.ko", b"\x7fELF 9p\0depends=9pnet,netfs\0"),
+            ("kernel/net/9p/9pnet.ko.gz", &packed),
+            ("kernel/net/9p/9pnet_virtio.ko", b"\x7fELF virtio\0depends=9pnet\0"),
+            ("modules.builtin", b"kernel/fs/netfs/netfs.ko\n"),
+        ];
+        let persistent: [(&str, &[u8]); 5] = [
+            ("kernel/crypto/crc32c_generic.ko", b"\x7fELF\0depends=\0"),
+            ("kernel/nfit.ko", b"\x7fELF\0depends=libnvdimm\0"),
+            ("kernel/libnvdimm.ko", b"\x7fELF\0depends=\0"),
+            ("kernel/nd_pmem.ko", b"\x7fELF\0depends=libnvdimm\0"),
+            ("kernel/ext4.ko", b"\x7fELF\0depends=\0"),
+        ];
         let cache = tempfile::tempdir().unwrap();
-        let kernel = store(cache.path(), &cache.path().join("apt-1"), &version, &image, &files).unwrap();
-        assert_eq!(fs::read(&kernel.image).unwrap(), b"\x7fELF12345");
-        let names: Vec<_> =
-            kernel.modules.iter().map(|it| it.file_name().unwrap().to_str().unwrap()).collect();
-        assert_eq!(names, ["9pnet.ko", "9pnet_virtio.ko", "9p.ko"]);
-        assert_eq!(fs::read(&kernel.modules[0]).unwrap(), b"\x7fELF net");
-        assert_eq!(kept(cache.path()).pop().unwrap().1, kernel);
+        // What an earlier version of memferry kept.
+        let old = cache.path().join("6.12.4.64");
+        fs::create_dir(&old).unwrap();
+        fs::write(old.join(IMAGE), "\x7fELF").unwrap();
+        for (modules, expected) in [
+            ([&folders[..], &persistent].concat(), Some(5)),
+            (folders.to_vec(), None),
+            ([&folders[..], &persistent[..4]].concat(), None),
+        ] {
+            let root = root_with("6.12.4-amd64", &modules);
+            let (version, image, files) = installed(root.path()).pop().expect("it has folders");
+            let work = cache.path().join("apt-1");
+            let kernel = store(cache.path(), &work, &version, &image, &files).unwrap();
+            assert_eq!(fs::read(&kernel.image).unwrap(), b"\x7fELF12345");
+            assert_eq!(names(&kernel.folders), ["9pnet.ko", "9pnet_virtio.ko", "9p.ko"]);
+            assert!(fs::read(&kernel.folders[0]).unwrap().starts_with(b"\x7fELF net\0"));
+            assert_eq!(kernel.persistent.as_ref().map(Vec::len), expected);
+            if let Some(persistent) = &kernel.persistent {
+                let order = ["crc32c_generic.ko", "libnvdimm.ko", "nfit.ko", "nd_pmem.ko", "ext4.ko"];
+                assert_eq!(names(persistent), order);
+            }
+            assert_eq!(kept(cache.path()).pop().unwrap().1, Kept::Complete(kernel));
+            fs::remove_dir_all(&old).unwrap();
+            fs::remove_dir_all(work).unwrap();
+        }
     }
 
     #[test]

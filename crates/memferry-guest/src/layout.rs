@@ -4,10 +4,13 @@
 //! two CPUs, and rates are rounded to values that QEMU can express. The guest has the layout as `/layout.json`, so that
 //! tests compare it with the discovered machine.
 //!
+//! Persistent memory has a size of its own: its file outlives guests of different sizes.
+//!
 //! Sources: QEMU `hw/core/numa.c`, `hw/acpi/hmat.c`; Linux `drivers/acpi/numa/srat.c` and `hmat.c`.
 
 use std::collections::BTreeMap;
 
+use memferry::internals::PersistentMemory;
 use memferry::topology::{Machine, Tier};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +25,8 @@ const SECTION_MIB: u64 = 128;
 const CPU_NODE_MIB_MIN: u64 = 384;
 /// Most CPUs of a guest. One thread emulates them all.
 const CPUS_MAX: usize = 8;
+/// Most of a region of persistent memory. Its file is sparse, but the guest needs 1/64 of it for the descriptions of its pages.
+const REGION_MIB_MAX: u64 = 512;
 /// QEMU stores a rate as 16 bits times a common power of two; with 64 MiB/s that reaches 4 TiB/s.
 const RATE_STEP_MIB: u64 = 64;
 
@@ -42,6 +47,20 @@ pub struct Layout {
     pub links: Vec<LayoutLink>,
     /// Sockets with CPUs.
     pub sockets: u32,
+    /// Regions of persistent memory, `/dev/pmem0` and so on in the guest.
+    #[serde(default)]
+    pub regions: Vec<LayoutRegion>,
+}
+
+/// A region of persistent memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayoutRegion {
+    /// The node that it is attached to.
+    pub node: u32,
+    /// Its size.
+    pub size_mib: u64,
+    /// Its size in the machine of the profile.
+    pub machine_mib: u64,
 }
 
 /// An online node.
@@ -125,6 +144,7 @@ impl Layout {
             distances: distances(machine)?,
             links: Vec::new(),
             sockets: 0,
+            regions: machine.persistent_memory().iter().map(region).collect(),
         };
         layout.number_cpus(machine)?;
         layout.check_numbering()?;
@@ -241,6 +261,12 @@ impl Layout {
     }
 }
 
+fn region(memory: &PersistentMemory) -> LayoutRegion {
+    let machine_mib = memory.size_bytes >> 20;
+    let sections = machine_mib.min(REGION_MIB_MAX).div_ceil(SECTION_MIB);
+    LayoutRegion { node: memory.node.0, size_mib: sections * SECTION_MIB, machine_mib }
+}
+
 /// Ranks of the sockets from 0; the numbers of a profile may have gaps.
 fn ranks(sockets: impl Iterator<Item = Option<u32>>) -> BTreeMap<Option<u32>, u32> {
     let mut ranks: BTreeMap<Option<u32>, u32> = sockets.map(|socket| (socket, 0)).collect();
@@ -348,6 +374,8 @@ fn nanoseconds(latency: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use memferry::topology::NodeId;
+
     use super::*;
 
     fn of(profile: &str) -> Layout {
@@ -426,6 +454,16 @@ mod tests {
         assert_eq!(sizes(of("skylake-8180-snc-on", 100)), [CPU_NODE_MIB_MIN; 4]);
         assert_eq!(sizes(of("skylake-8180-snc-on", u64::MAX)), [49152; 4]);
         assert_eq!(sizes(of("made-up-two-tiers", 6144)), [4096, 2048]);
+    }
+
+    #[test]
+    fn persistent_memory_has_the_same_size_in_all_guests() {
+        let expected = [LayoutRegion { node: 1, size_mib: 512, machine_mib: 16384 }];
+        assert_eq!(of("made-up-fsdax-node").regions, expected);
+        assert_eq!(Layout::of_size("made-up-fsdax-node", u64::MAX).unwrap().regions, expected);
+        let region = |mib: u64| region(&PersistentMemory { node: NodeId(3), size_bytes: mib << 20 });
+        assert_eq!((region(1).size_mib, region(300).size_mib), (128, 384));
+        assert_eq!(of("made-up-cxl-node").regions, []);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! ```text
 //! profile ─▶ Layout ─▶ QEMU's arguments ─▶ a guest ─▶ exit status, page map
 //!               process 1 (this program) ─▶ Image ──┘ ▲  ▲
-//!               Kernel: kept, installed, or fetched ──┘  └ folders of this machine, by 9p
+//!               Kernel: kept, installed, or fetched ──┘  ├ folders of this machine, by 9p
+//!                                                        └ files of this machine as persistent memory
 //! ```
 //!
 //! [`boot`] runs a program of this machine in a guest. The other items are its parts, for guests that run tests.
@@ -24,7 +25,9 @@ mod init;
 mod kernel;
 mod kernel_package;
 mod layout;
+mod modules;
 mod pages;
+mod persistent;
 mod plan;
 mod qemu;
 #[allow(unsafe_code, reason = "prctl before exec")]
@@ -45,11 +48,12 @@ pub use error::Error;
 pub use image::Image;
 pub use init::{profile_of_this_guest, run_if_init};
 pub use kernel::Kernel;
-pub use layout::{Layout, LayoutLink, LayoutNode};
+pub use layout::{Layout, LayoutLink, LayoutNode, LayoutRegion};
 pub use pages::{NodeBytes, Pages};
+pub use persistent::PersistentMemory;
 pub use plan::{
-    ARRIVALS, COMMAND, COMMAND_VARIABLE, LAYOUT, LAYOUT_VARIABLE, PLAN, PROGRAMS, Plan, PlanCommand,
-    PlanProgram,
+    ARRIVALS, COMMAND, COMMAND_VARIABLE, LAYOUT, LAYOUT_VARIABLE, PERSISTENT, PLAN, PROGRAMS, Plan,
+    PlanCommand, PlanPersistent, PlanProgram,
 };
 pub use qemu::{Accelerator, Boot, Qemu};
 pub use run::{Outcome, Run};

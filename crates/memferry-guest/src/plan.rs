@@ -23,6 +23,8 @@ pub const COMMAND_VARIABLE: &str = "MEMFERRY_GUEST_COMMAND";
 pub const ARRIVALS: &str = "/arrivals";
 /// The programs of the guest.
 pub const PROGRAMS: &str = "/bin";
+/// Where persistent memory is mounted, before its number.
+pub const PERSISTENT: &str = "/run/pmem";
 /// Kernel modules in the guest's image.
 pub(crate) const MODULES: &str = "/modules";
 
@@ -61,9 +63,21 @@ pub struct Plan {
     /// Nodes whose memory process 1 takes before anything runs, see [`Layout::check_full`](crate::Layout::check_full).
     #[serde(default)]
     pub full: Vec<u32>,
+    /// Persistent memory, mounted before anything runs.
+    #[serde(default)]
+    pub persistent: Option<PlanPersistent>,
     /// A program on the folders of the host, in place of commands.
     #[serde(default)]
     pub program: Option<PlanProgram>,
+}
+
+/// Persistent memory of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanPersistent {
+    /// Kernel modules in [`MODULES`], in the order of loading.
+    pub(crate) modules: Vec<String>,
+    /// Number of devices `/dev/pmem0` and so on.
+    pub(crate) count: usize,
 }
 
 /// A command of a plan.

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
+use crate::persistent::PersistentMemory;
 
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
 /// The variable that selects the accelerator.
@@ -49,12 +50,19 @@ pub struct Boot<'a> {
     pub(crate) record: Option<&'a Path>,
     /// Folders of the host.
     pub(crate) folders: &'a [Folder],
+    /// Files of the layout's regions.
+    pub(crate) persistent: Option<&'a PersistentMemory>,
 }
 
 impl<'a> Boot<'a> {
     /// A guest without folders of the host. The file `record` receives what the guest writes to its second serial line.
     pub fn new(kernel: &'a Kernel, initramfs: &'a Path, record: Option<&'a Path>) -> Boot<'a> {
-        Boot { kernel: &kernel.image, initramfs, record, folders: &[] }
+        Boot { kernel: &kernel.image, initramfs, record, folders: &[], persistent: None }
+    }
+
+    /// Adds persistent memory, which a layout with regions needs.
+    pub fn with_persistent(self, persistent: &'a PersistentMemory) -> Boot<'a> {
+        Boot { persistent: Some(persistent), ..self }
     }
 }
 
@@ -140,6 +148,15 @@ impl Qemu {
                 option("-serial", format!("file:/dev/fd/{error}"));
             }
         }
+        let files = boot.persistent.into_iter().flat_map(PersistentMemory::paths);
+        for (number, (region, file)) in layout.regions.iter().zip(files).enumerate() {
+            let (size, file) = (region.size_mib, escaped(file));
+            option(
+                "-object",
+                format!("memory-backend-file,id=pmem{number},share=on,mem-path={file},size={size}M"),
+            );
+            option("-device", format!("nvdimm,id=nvdimm{number},memdev=pmem{number},node={}", region.node));
+        }
         for Folder { tag, path, is_read_only } in boot.folders {
             let access = if *is_read_only { "on" } else { "off" };
             option(
@@ -213,8 +230,16 @@ fn machine(layout: &Layout) -> Vec<String> {
     let cores = layout.cores_per_socket();
     let mut arguments = Vec::new();
     let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
-    option("-machine", format!("q35,hmat={}", if hmat { "on" } else { "off" }));
-    option("-m", format!("{}M", layout.memory_mib()));
+    let on = |is_on: bool| if is_on { "on" } else { "off" };
+    option("-machine", format!("q35,hmat={},nvdimm={}", on(hmat), on(!layout.regions.is_empty())));
+    let slots = match layout.regions.len() {
+        0 => String::new(),
+        count => {
+            let mib = layout.memory_mib() + layout.regions.iter().map(|region| region.size_mib).sum::<u64>();
+            format!(",slots={count},maxmem={mib}M")
+        }
+    };
+    option("-m", format!("{}M{slots}", layout.memory_mib()));
     // An offline node is a socket without present CPUs: the firmware's tables name it, but it has no resources.
     let sockets = layout.sockets as usize + layout.offline.len();
     let (present, possible) = (layout.cpus_count(), sockets * cores);
@@ -278,6 +303,8 @@ fn span(first: usize, count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use memferry_testing::{Needs, skip};
+
     use super::*;
 
     fn of(profile: &str) -> String {
@@ -288,7 +315,7 @@ mod tests {
     fn xeon_max() {
         let text = of("xeon-max-9468-2s-flat");
         for part in [
-            "-machine q35,hmat=on -m 4096M -smp 8,sockets=2,cores=4,threads=1,maxcpus=8",
+            "-machine q35,hmat=on,nvdimm=off -m 4096M -smp 8,sockets=2,cores=4,threads=1,maxcpus=8",
             "-object memory-backend-ram,id=memory8,size=128M",
             "-numa node,nodeid=5,cpus=5,memdev=memory5,initiator=5",
             "-numa node,nodeid=13,memdev=memory13,initiator=5",
@@ -317,6 +344,30 @@ mod tests {
     }
 
     #[test]
+    fn persistent_memory_becomes_an_nvdimm_of_its_node() {
+        let layout = Layout::of("made-up-fsdax-node", 0).unwrap();
+        let directory = tempfile::Builder::new().prefix("a,b").tempdir().unwrap();
+        let kernel = Kernel { image: "/k".into(), folders: Vec::new(), persistent: Some(Vec::new()) };
+        let persistent = match PersistentMemory::open(&layout, &kernel, directory.path()) {
+            Err(Error::NotInstalled { .. }) => {
+                return skip(Needs::Program("mkfs.ext4"), "it is not installed");
+            }
+            opened => opened.unwrap(),
+        };
+        let boot = Boot::new(&kernel, Path::new("/i"), None).with_persistent(&persistent);
+        let qemu = Qemu { version: 10, accelerator: Accelerator::Kvm };
+        let text = qemu.arguments(&layout, &boot, None).join(" ");
+        let file = directory.path().join("pmem0").display().to_string().replace("a,b", "a,,b");
+        for part in [
+            "nvdimm=on -m 768M,slots=1,maxmem=1280M ".to_owned(),
+            format!("memory-backend-file,id=pmem0,share=on,mem-path={file},size=512M"),
+            "-device nvdimm,id=nvdimm0,memdev=pmem0,node=1".to_owned(),
+        ] {
+            assert!(text.contains(&part), "{part} is not in {text}");
+        }
+    }
+
+    #[test]
     fn old_versions_run_in_one_thread() {
         assert_eq!(version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright"), Some(7));
         assert_eq!(version("QEMU emulator version 10.0.2"), Some(10));
@@ -339,6 +390,7 @@ mod tests {
             initramfs: Path::new("/i"),
             record: Some(Path::new("/r")),
             folders: &folders,
+            persistent: None,
         };
         let text = qemu.arguments(&layout, &boot, Some(ProgramLines { console: 5, error: 6 })).join(" ");
         for part in [

@@ -292,7 +292,11 @@ fn outcome(status: ExitStatus, panic: Option<String>) -> Outcome {
         (Some(code), _) => Outcome::NotFinished(format!("{PROGRAM} exited with status {code}, see above")),
         (None, _) => {
             let signal = status.signal().unwrap_or(0);
-            Outcome::NotFinished(format!("signal {signal} killed {PROGRAM}"))
+            let why = match signal {
+                libc::SIGBUS => "; the disk with the files of its persistent memory may be full",
+                _ => "",
+            };
+            Outcome::NotFinished(format!("signal {signal} killed {PROGRAM}{why}"))
         }
     }
 }

@@ -38,8 +38,15 @@ fn missing(is_installed: impl Fn(&str) -> bool) -> Vec<(&'static str, &'static s
 
 /// Whether `name` is a program in PATH.
 pub(crate) fn is_installed(name: &str) -> bool {
+    path_of(name, &[]).is_some()
+}
+
+/// The path of a program in PATH, or else in `directories`.
+pub(crate) fn path_of(name: &str, directories: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
+    let others = directories.iter().map(PathBuf::from);
+    let mut paths = std::env::split_paths(&path).chain(others).map(|directory| directory.join(name));
+    paths.find(|path| path.is_file())
 }
 
 /// The directory `$XDG_CACHE_HOME/memferry/numa`, which has kernels and the files of running guests.

@@ -26,7 +26,7 @@ pub use crate::route::{
 };
 pub use crate::topology::domain::{Domain, Socket};
 pub use crate::topology::list::parse as parse_id_list;
-pub use crate::topology::machine::Origin;
+pub use crate::topology::machine::{Origin, PersistentMemory};
 pub use crate::topology::measured::Measured;
 pub use crate::topology::parameter::{Basis, Fact, Parameter};
 pub use crate::topology::recording::Recording;

@@ -15,8 +15,9 @@ const PACKAGES: &[&str] = &[
     "memferry-bench",
     "memferry-cli",
 ];
-/// Prefix of the names of such tests.
-const PREFIX: &str = "numa";
+/// Prefixes of the names of such tests: for any machine, and for machines with persistent memory.
+const PREFIXES: [&str; 2] = ["numa", DAX_PREFIX];
+pub(super) const DAX_PREFIX: &str = "dax";
 /// The package with the command `memferry`, and the name of that binary.
 const COMMAND: (&str, &str) = ("memferry-cli", "memferry");
 
@@ -40,11 +41,14 @@ pub(crate) fn build(packages: &[String]) -> Result<Built, Failure> {
     let chosen: Vec<&str> =
         PACKAGES.iter().copied().filter(|package| wanted(package) && has_tests(package)).collect();
     if chosen.is_empty() {
-        return Err(Failure(format!("no test is called {PREFIX}*")));
+        return Err(Failure(format!("no test is called {}*", PREFIXES.join("* or "))));
     }
-    let pattern = format!("{PREFIX}*");
+    // cargo refuses a pattern that matches nothing.
+    let used = PREFIXES.iter().filter(|prefix| chosen.iter().any(|package| has(package, prefix)));
+    let patterns: Vec<String> = used.map(|prefix| format!("{prefix}*")).collect();
     let packages = chosen.iter().flat_map(|package| ["--package", package]);
-    let selection: Vec<&str> = packages.chain(["--test", &pattern]).collect();
+    let selection: Vec<&str> =
+        packages.chain(patterns.iter().flat_map(|pattern| ["--test", pattern])).collect();
     let (mut tests, others): (Vec<_>, Vec<_>) =
         binaries::build(&selection)?.into_iter().partition(|binary| binary.is_test);
     tests.sort_by(|a, b| a.name.cmp(&b.name));
@@ -63,9 +67,13 @@ pub(crate) fn build(packages: &[String]) -> Result<Built, Failure> {
 }
 
 fn has_tests(package: &str) -> bool {
+    PREFIXES.iter().any(|prefix| has(package, prefix))
+}
+
+fn has(package: &str, prefix: &str) -> bool {
     let entries =
         fs::read_dir(shell::root().join("crates").join(package).join("tests")).into_iter().flatten();
-    entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
+    entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
 }
 
 #[cfg(test)]

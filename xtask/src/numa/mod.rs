@@ -19,8 +19,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use memferry_guest::{
-    ARRIVALS, Boot, COMMAND, COMMAND_VARIABLE, Image, Kernel, LAYOUT, LAYOUT_VARIABLE, Layout, Outcome, PLAN,
-    PROGRAMS, Plan, PlanCommand, Qemu, Run, Scratch,
+    ARRIVALS, Boot, COMMAND, COMMAND_VARIABLE, Image, Kernel, LAYOUT, LAYOUT_VARIABLE, Layout, Outcome,
+    PERSISTENT, PLAN, PROGRAMS, PersistentMemory, Plan, PlanCommand, Qemu, Run, Scratch,
 };
 use serde_json::{Map, Value};
 use tempfile::{NamedTempFile, TempPath};
@@ -44,8 +44,11 @@ const OF_ANY_SHAPE: &[&str] = &["topology", "numa_memory", "numa_domains"];
 /// Tests that look for a node that is already full.
 const WITH_A_FULL_NODE: &[&str] = &["already_full"];
 
-/// The machines of `--all-machines`. The first is the default and runs all tests; the others run [`OF_ANY_SHAPE`], or
-/// [`WITH_A_FULL_NODE`].
+/// Tests that depend on persistent memory. The others of their file run everywhere, and take minutes in a guest.
+const ON_PERSISTENT_MEMORY: &[&str] = &["needs_dax", "lies_at_the_node", "restored_by_the_next_process"];
+
+/// The machines of `--all-machines`. The first is the default and runs all tests; the others run [`OF_ANY_SHAPE`],
+/// [`WITH_A_FULL_NODE`], or [`ON_PERSISTENT_MEMORY`].
 pub(crate) const MACHINES: &[GuestMachine] = &[
     GuestMachine { profile: "xeon-max-9468-2s-flat", full: &[], filters: &[] },
     GuestMachine { profile: "skylake-8180-snc-on", full: &[], filters: OF_ANY_SHAPE },
@@ -55,6 +58,7 @@ pub(crate) const MACHINES: &[GuestMachine] = &[
     GuestMachine { profile: "made-up-odd-nodes", full: &[], filters: OF_ANY_SHAPE },
     GuestMachine { profile: "made-up-cxl-node", full: &[], filters: OF_ANY_SHAPE },
     GuestMachine { profile: "made-up-cxl-node", full: &[2], filters: WITH_A_FULL_NODE },
+    GuestMachine { profile: "made-up-fsdax-node", full: &[], filters: ON_PERSISTENT_MEMORY },
 ];
 
 /// Guests that run at the same time: each is one thread of QEMU, and CI has two CPUs.
@@ -231,6 +235,9 @@ struct Guest {
     name: String,
     layout: Layout,
     plan: Plan,
+    persistent: PersistentMemory,
+    /// Archive of the modules for it.
+    modules: Vec<u8>,
 }
 
 impl Host {
@@ -270,14 +277,18 @@ impl Host {
 
     fn guest(&self, machine: &Wanted) -> Result<Guest, Failure> {
         let layout = Layout::of(&machine.profile, self.files_mib)?;
+        let directory = self.scratch.path().join(file_stem(&machine.name()));
+        let persistent = PersistentMemory::open(&layout, &self.kernel, &directory)?;
+        let mut modules = Image::default();
         let plan = Plan {
             name: layout.profile.clone(),
-            commands: self.commands(&machine.filters)?,
+            commands: self.commands(&layout, &machine.filters)?,
             record: self.record.is_some(),
             full: machine.full.clone(),
+            persistent: persistent.plan(&mut modules)?,
             program: None,
         };
-        Ok(Guest { name: machine.name(), layout, plan })
+        Ok(Guest { name: machine.name(), layout, plan, persistent, modules: modules.finish() })
     }
 
     /// Writes the guest's image: the shared programs, then the plan and the layout of the guest.
@@ -290,17 +301,22 @@ impl Host {
             let mut file = NamedTempFile::new_in(self.scratch.path())?;
             file.write_all(&self.image)?;
             file.write_all(&own.finish())?;
+            file.write_all(&guest.modules)?;
             Ok(file.into_temp_path())
         };
         write().map_err(|error: io::Error| Failure(format!("{}: {error}", self.scratch.path().display())))
     }
 
     /// The commands of a guest: `memferry topology` and the tests that match a filter. Empty if no test matches.
-    fn commands(&self, filters: &[String]) -> Result<Vec<PlanCommand>, Failure> {
+    ///
+    /// Tests put their files on the first persistent memory, if the machine has some.
+    fn commands(&self, layout: &Layout, filters: &[String]) -> Result<Vec<PlanCommand>, Failure> {
+        let has_persistent = !layout.regions.is_empty();
+        let temporary = if has_persistent { format!("{PERSISTENT}0") } else { "/tmp".to_owned() };
         let env: BTreeMap<String, String> = [
             ("PATH", PROGRAMS),
             ("HOME", "/tmp"),
-            ("TMPDIR", "/tmp"),
+            ("TMPDIR", temporary.as_str()),
             ("RUST_BACKTRACE", "0"),
             (LAYOUT_VARIABLE, LAYOUT),
             (COMMAND_VARIABLE, if self.has_command { COMMAND } else { "" }),
@@ -321,6 +337,9 @@ impl Host {
         }
         let without_tests = commands.len();
         for test in &self.tests {
+            if test.name.starts_with(build::DAX_PREFIX) && !has_persistent {
+                continue;
+            }
             // A filter that matches the name of the file selects all of its tests.
             let is_named = filters.iter().any(|filter| test.name.contains(filter.as_str()));
             let filters = if is_named { &[] } else { filters };
@@ -382,6 +401,7 @@ impl Host {
         let initramfs = self.initramfs(guest)?;
         let recording = self.record.as_ref().map(|_| initramfs.with_extension("recording"));
         let boot = Boot::new(&self.kernel, &initramfs, recording.as_deref());
+        let boot = boot.with_persistent(&guest.persistent);
         let mut show = |line: &str| {
             skips::take_from_console(&layout.profile, line);
             if label { println!("[{}] {line}", guest.name) } else { println!("{line}") }

@@ -23,6 +23,8 @@ The program finds the files of this machine, read-only, and its own /tmp and /ru
 at their own paths, to write to or below /tmp. It is root in the guest, with your rights on files. It has no network, and
 its standard input is empty unless it has the terminal. Without PROGRAM, your shell runs on the terminal.
 
+Persistent memory of the profile is at /run/pmem0: ext4 with DAX, as on a machine with NVDIMMs in fsdax mode.
+
 At the end, standard error shows on which node the memory of the program lay, as the guest's kernel counted its pages.
 Ctrl-C ends the guest; with the terminal it goes to the program, and Ctrl-] three times ends the guest.
 
@@ -31,6 +33,7 @@ Examples:
   memferry machine boot xeon-max-9468-2s-flat -- numactl --membind 8 sort big.txt
   memferry machine boot made-up-cxl-node --share results -- ./my-benchmark --out results
   memferry machine boot xeon-max-9468-2s-flat --full 8 -- ./my-program-that-wants-hbm
+  memferry machine boot made-up-fsdax-node --persistent images -- ./my-database --log /run/pmem0/log
   memferry machine boot epyc-7742-2s-nps4 --memory 16GiB -- memferry topology
 
 Exit status: that of the program, or its signal; 127 if the program does not exist, 126 if it cannot be run, 125 if the guest
@@ -48,6 +51,9 @@ pub(crate) struct Arguments {
     /// Memory of the guest, such as 8GiB; nodes keep the proportions of the profile and a minimum [default: 4GiB].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     memory: Option<u64>,
+    /// Keeps the persistent memory of the machine in files of this folder, for later guests [default: it begins empty].
+    #[arg(long, value_name = "DIR")]
+    persistent: Option<PathBuf>,
     /// A node without free memory. May be repeated. Its memory is reserved as huge pages.
     #[arg(long, value_name = "NODE")]
     full: Vec<u32>,
@@ -92,6 +98,7 @@ impl Arguments {
             arguments,
             shares: self.share.iter().map(|text| share(text)).collect(),
             memory_bytes: self.memory,
+            persistent: self.persistent.clone(),
             full: self.full.clone(),
             is_interactive,
             timeout: self.timeout.map(Duration::from_secs),
@@ -131,7 +138,7 @@ mod tests {
 
     #[test]
     fn options_reach_the_guest() {
-        let line = "skylake-8180-snc-on --share a --share /b:ro --memory 2GiB --full 2 --full 3 --timeout 9 -- cat -n x";
+        let line = "skylake-8180-snc-on --share a --share /b:ro --memory 2GiB --persistent p --full 2 --full 3 --timeout 9 -- cat -n x";
         let options = parse(line).unwrap().options(false).unwrap();
         assert_eq!(options.profile, "skylake-8180-snc-on");
         assert!(options.program.ends_with("cat") && options.program.is_absolute(), "{:?}", options.program);
@@ -139,7 +146,7 @@ mod tests {
         let share = |directory: &str, is_read_only| Share { directory: directory.into(), is_read_only };
         assert_eq!(options.shares, [share("a", false), share("/b", true)]);
         assert_eq!((options.memory_bytes, options.timeout), (Some(2 << 30), Some(Duration::from_secs(9))));
-        assert_eq!(options.full, [2, 3]);
+        assert_eq!((options.full, options.persistent), (vec![2, 3], Some("p".into())));
         assert!(!options.is_interactive);
     }
 

@@ -25,7 +25,7 @@ const SECONDS_MAX: &str = "300";
 /// Guests run one at a time: each takes a CPU, and memory.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -52,7 +52,7 @@ fn guest(options: &[&str], program: &[&str]) -> Option<Output> {
     has_kernel(&text(&output.stderr)).then_some(output)
 }
 
-fn can_boot() -> bool {
+pub(crate) fn can_boot() -> bool {
     let can_boot = cfg!(target_arch = "x86_64") && is_installed("qemu-system-x86_64");
     if !can_boot {
         skip(Needs::Program("qemu-system-x86_64"), "no QEMU for x86-64 guests here");
@@ -60,7 +60,7 @@ fn can_boot() -> bool {
     can_boot
 }
 
-fn has_kernel(stderr: &str) -> bool {
+pub(crate) fn has_kernel(stderr: &str) -> bool {
     let line = stderr.lines().find(|line| line.starts_with("error: no kernel for the guest"));
     if let Some(line) = line {
         skip(Needs::Program("kernel of a guest"), line);

@@ -15,6 +15,7 @@ mod doctor;
 mod emulate;
 mod generated;
 mod machine;
+mod machine_reset;
 mod place;
 #[path = "../../../memferry-query/tests/integration/rates_support/mod.rs"]
 mod rates_support;

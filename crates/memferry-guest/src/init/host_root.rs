@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! image: /init, its libraries, /modules, /plan.json
-//!   1. load the modules of 9p, mount the host's root directory read-only
+//!   1. load modules, mount the host's root directory read-only
 //!   2. mount the guest's own /proc, /sys, /dev, /tmp and /run over those of the host, then shared folders
 //!   3. remove the image's files, which frees their memory
 //!   4. make the host's root directory the root, and become the same program there
@@ -16,14 +16,14 @@ use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::modules::load_all;
 use super::mount;
-use crate::plan::{self, PlanProgram};
+use crate::plan::{self, PlanPersistent, PlanProgram};
 
 /// The mount point of the host's root directory.
 const HOST: &str = "/host";
@@ -33,9 +33,14 @@ const WHOLE_HOST: &str = "/whole-host";
 const OPTIONS: &str = "trans=virtio,version=9p2000.L,msize=512000";
 
 /// Moves process 1 to the host's folders. `text` is the plan.
-pub(super) fn enter(program: &PlanProgram, text: &[u8]) -> Result<Infallible, String> {
-    for module in &program.modules {
-        load(&Path::new(plan::MODULES).join(module)).map_err(|error| format!("module {module}: {error}"))?;
+pub(super) fn enter(
+    program: &PlanProgram,
+    persistent: Option<&PlanPersistent>,
+    text: &[u8],
+) -> Result<Infallible, String> {
+    load_all(&program.modules)?;
+    if let Some(memory) = persistent {
+        load_all(&memory.modules)?;
     }
     for directory in [HOST, WHOLE_HOST] {
         fs::create_dir_all(directory).map_err(|error| format!("{directory}: {error}"))?;
@@ -126,14 +131,6 @@ fn detach(at: &str) -> Result<(), String> {
     // SAFETY: the string is live and ends in NUL.
     let code = unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
     if code == 0 { Ok(()) } else { Err(format!("cannot unmount {at}: {}", io::Error::last_os_error())) }
-}
-
-/// Loads a kernel module.
-fn load(file: &Path) -> io::Result<()> {
-    let file = File::open(file)?;
-    // SAFETY: the descriptor is open, and the parameters are an empty string that ends in NUL.
-    let code = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), 0) };
-    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Removes the files of the image. What remains takes memory and does no harm.

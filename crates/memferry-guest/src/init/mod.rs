@@ -8,6 +8,8 @@
 
 mod full;
 mod host_root;
+mod modules;
+mod persistent;
 mod program;
 
 use std::ffi::{CString, OsStr};
@@ -77,9 +79,12 @@ fn follow_plan(file: &str) -> Result<bool, String> {
     // SAFETY: pointer and length are those of a live string.
     unsafe { libc::sethostname(plan.name.as_ptr().cast(), plan.name.len()) };
     match &plan.program {
-        Some(program) if is_first => host_root::enter(program, &text).map(|never| match never {}),
+        Some(program) if is_first => {
+            host_root::enter(program, plan.persistent.as_ref(), &text).map(|never| match never {})
+        }
         Some(program) => {
             show_kernel_errors();
+            plan.persistent.as_ref().map_or(Ok(()), persistent::mount_all)?;
             full::fill(&plan.full)?;
             program::run(program)?;
             Ok(true)
@@ -90,6 +95,10 @@ fn follow_plan(file: &str) -> Result<bool, String> {
 
 fn run_commands(plan: &Plan) -> Result<bool, String> {
     mount_all()?;
+    if let Some(memory) = &plan.persistent {
+        modules::load_all(&memory.modules)?;
+        persistent::mount_all(memory)?;
+    }
     take_programs().map_err(|error| format!("cannot move the programs to node 0: {error}"))?;
 
     // Tests check that memory which they have just freed is free; pages in these lists do not count as free.

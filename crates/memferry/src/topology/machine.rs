@@ -136,6 +136,15 @@ pub struct Accelerator {
     pub bytes_per_s_max: Option<u64>,
 }
 
+/// Persistent memory that programs use as files, not as memory of a node (fsdax).
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PersistentMemory {
+    /// The node that it is attached to.
+    pub node: NodeId,
+    /// Its size.
+    pub size_bytes: u64,
+}
+
 /// The source of a machine's description.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -191,6 +200,9 @@ pub struct Machine {
     /// Present CPUs in no node.
     pub(super) offline_cpus: Vec<u32>,
     pub(super) accelerators: Vec<Accelerator>,
+    /// Only profiles have it; discovery does not look for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) persistent_memory: Vec<PersistentMemory>,
     pub(super) numa_balancing: Option<NumaBalancing>,
     pub(super) is_demotion_enabled: Option<bool>,
     pub(super) facts: Vec<Fact>,
@@ -380,6 +392,12 @@ impl Machine {
         &self.accelerators
     }
 
+    /// Persistent memory that programs use as files; only profiles have it.
+    #[cfg(feature = "internals")]
+    pub fn persistent_memory(&self) -> &[PersistentMemory] {
+        &self.persistent_memory
+    }
+
     /// Published figures beyond nodes and links; only profiles have them.
     #[cfg(feature = "internals")]
     pub fn facts(&self) -> &[Fact] {
@@ -477,6 +495,17 @@ impl Machine {
             }
             if self.parameters[..index].iter().any(|before| before.name == parameter.name) {
                 return Some(format!("parameter {} is there twice", parameter.name));
+            }
+        }
+        for memory in &self.persistent_memory {
+            if self.position(memory.node).is_none() {
+                return Some(format!(
+                    "persistent memory is attached to node {}, which does not exist",
+                    memory.node
+                ));
+            }
+            if memory.size_bytes == 0 {
+                return Some(format!("the persistent memory of node {} has no size", memory.node));
             }
         }
         for engine in &self.accelerators {

@@ -2,7 +2,7 @@
 
 use super::machine::{Link, Machine, NodeId};
 use super::parameter::{Fact, Parameter};
-use super::profile::{Figure, Matrix, Profile, ProfileAccelerator, ProfileNode};
+use super::profile::{Figure, Matrix, Profile, ProfileAccelerator, ProfileNode, ProfilePersistentMemory};
 use super::storage::Storage;
 use super::{TopologyError, list};
 use crate::copy_method::CopyMethods;
@@ -93,6 +93,9 @@ impl Machine {
             cpu_node: node.cpu_node,
         };
         let accelerators: Vec<_> = self.accelerators.iter().map(accelerator).collect();
+        let persistent: Vec<_> = (self.persistent_memory.iter())
+            .map(|memory| ProfilePersistentMemory { node: memory.node, size_mib: memory.size_bytes >> 20 })
+            .collect();
         let profile = Profile {
             name: self.name.clone(),
             placeholder: self.placeholder.clone(),
@@ -109,6 +112,7 @@ impl Machine {
             parameters: self.parameters.clone(),
             copy_methods: self.copy_methods.clone(),
             storage: self.storage.clone(),
+            persistent_memory: (!persistent.is_empty()).then(|| sourced(persistent, source)),
             offline: self.offline.iter().collect(),
             placeholders: None,
         };

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Accelerator, Link, Machine, Node, NodeId, Origin, Tier};
+use super::machine::{Accelerator, Link, Machine, Node, NodeId, Origin, PersistentMemory, Tier};
 use super::parameter::{Basis, Fact, Parameter};
 use super::storage::Storage;
 use super::sysfs::NODES_MAX;
@@ -33,6 +33,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     built_in!("broadwell-2699v4-cod-on"),
     built_in!("epyc-7742-2s-nps4"),
     built_in!("made-up-cxl-node"),
+    built_in!("made-up-fsdax-node"),
     built_in!("made-up-odd-nodes"),
     built_in!("made-up-two-tiers"),
     built_in!("skylake-8180-snc-off"),
@@ -116,6 +117,10 @@ pub(super) struct Profile {
     /// The storages that a calibration measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) storage: Vec<Storage>,
+    /// Persistent memory that programs use as files. A node of memory with the tier `pmem` is another thing: persistent
+    /// memory that is used as volatile memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) persistent_memory: Option<Figure<Vec<ProfilePersistentMemory>>>,
     /// Possible nodes that are not online.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) offline: Vec<NodeId>,
@@ -170,6 +175,13 @@ pub(super) struct ProfileAccelerator {
     pub(super) mb_per_s_max: Option<f64>,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProfilePersistentMemory {
+    pub(super) node: NodeId,
+    pub(super) size_mib: u64,
+}
+
 impl Profile {
     /// Parses a profile. `file` is its name in errors.
     fn into_machine(self, file: &str, placeholders: Placeholders) -> Result<Machine, TopologyError> {
@@ -221,6 +233,7 @@ impl Profile {
             }
         }
         let accelerators = self.accelerators.map_or(Vec::new(), |figure| figure.value);
+        let persistent_memory = self.persistent_memory.map_or(Vec::new(), |figure| figure.value);
         let machine = Machine {
             name: self.name,
             cpu: Some(self.cpu.value),
@@ -235,6 +248,9 @@ impl Profile {
             numa_balancing: None,
             is_demotion_enabled: None,
             accelerators: accelerators.into_iter().map(Accelerator::from).collect(),
+            persistent_memory: (persistent_memory.into_iter())
+                .map(|memory| PersistentMemory { node: memory.node, size_bytes: mib(memory.size_mib) })
+                .collect(),
             facts: self.facts,
             parameters: self.parameters,
             copy_methods: self.copy_methods,
@@ -261,6 +277,7 @@ impl Profile {
             ("write_latency_ns", source(&self.write_latency_ns)),
             ("accelerators", source(&self.accelerators)),
             ("copy_methods", source(&self.copy_methods)),
+            ("persistent_memory", source(&self.persistent_memory)),
         ];
         let facts = self.facts.iter().map(|fact| (fact.name.as_str(), Some(fact.source.as_str())));
         let storage = self.storage.iter().map(|it| ("storage", Some(it.source.as_str())));

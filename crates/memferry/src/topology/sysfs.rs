@@ -123,6 +123,7 @@ impl Reader<'_> {
             offline_cpus: self.offline_cpus(&nodes)?,
             nodes,
             accelerators: Vec::new(),
+            persistent_memory: Vec::new(),
             numa_balancing: self
                 .files
                 .number("proc/sys/kernel/numa_balancing")?

@@ -39,7 +39,6 @@ mod panics;
 mod profiles;
 #[path = "../numa_support/refusing.rs"]
 mod refusing;
-mod replica;
 mod routes;
 #[path = "../../../memferry-dsa/tests/integration/slow/mod.rs"]
 mod slow;

@@ -373,7 +373,7 @@ fn from_text(text: &str) -> Result<Machine, TopologyError> {
 
 #[test]
 fn every_profile_loads_under_its_name() {
-    assert_eq!(Machine::profiles().len(), 10);
+    assert_eq!(Machine::profiles().len(), 11);
     for name in Machine::profiles() {
         let machine = Machine::from_profile(name).unwrap();
         assert_eq!((machine.name(), machine.origin()), (name, Origin::Profile));
@@ -453,6 +453,16 @@ fn wrong_profiles_are_explained() {
             r#""accelerators": null"#,
             r#""accelerators": {"source": "made up", "value": [{"name": "dsa0", "node": 5}]}"#,
             "dsa0 is attached to node 5",
+        ),
+        (
+            r#""facts": [],"#,
+            r#""facts": [], "persistent_memory": {"source": "made up", "value": [{"node": 5, "size_mib": 1}]},"#,
+            "persistent memory is attached to node 5, which does not exist",
+        ),
+        (
+            r#""facts": [],"#,
+            r#""facts": [], "persistent_memory": {"source": "made up", "value": [{"node": 1, "size_mib": 0}]},"#,
+            "the persistent memory of node 1 has no size",
         ),
         (r#""name": "made-up-two-tiers","#, "", "missing field `name`"),
         (r#", "tier": "hbm""#, "", "missing field `tier`"),

@@ -1,20 +1,52 @@
-//! Replicas in real files: processes that are killed, other processes, and files that are no replicas. The simulation in
-//! `src/replica/tests.rs` has resets of the machine.
+//! Replicas in real files: processes that are killed, other processes, and files that are no replicas. Resets of the
+//! machine are simulated in `src/replica/tests.rs`, and made with guests in `memferry-cli/tests/integration/machine_reset.rs`.
+//!
+//! `cargo xtask numa --machine made-up-fsdax-node` runs them on persistent memory. Elsewhere TMPDIR chooses the file system.
 
+#[allow(dead_code)]
+#[path = "../../memferry-dsa/tests/integration/fork_support/mod.rs"]
+mod fork_support;
+
+use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use fork_support::{alone, in_child};
 use memferry::mover::Mover;
+use memferry::topology::Machine;
 use memferry::{Replica, ReplicaError};
 use memferry_testing::{Needs, skip};
+use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::cache_support::{Random, machine, pattern};
-use crate::fork_support::{alone, in_child};
+/// xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2016.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+/// Bytes that depend on the seed and on their position. A word at a time: emulated CPUs are slow.
+fn pattern(seed: u64, size_bytes: usize) -> Vec<u8> {
+    let mut random = Random(seed | 1);
+    let words = (0..size_bytes.div_ceil(4)).flat_map(|_| (random.next() as u32).to_le_bytes());
+    words.take(size_bytes).collect()
+}
 
 /// The path of a file that does not exist yet.
 fn place() -> (TempDir, PathBuf) {
@@ -91,12 +123,7 @@ fn a_killed_writer_leaves_a_complete_version() {
     let mut between = 0;
     for round in 0..20 {
         let mut writer = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "replica::a_killed_writer_leaves_a_complete_version",
-                "--test-threads=1",
-                "--nocapture",
-            ])
+            .args(["--exact", "a_killed_writer_leaves_a_complete_version", "--test-threads=1", "--nocapture"])
             .env(WRITER, &path)
             .stdout(Stdio::piped())
             .spawn()
@@ -135,7 +162,7 @@ fn a_replica_is_open_once() {
 /// The child has the file open, with the lock. It can neither write nor take the lock away from its parent.
 #[test]
 fn a_forked_child_does_not_use_the_replica() {
-    alone("replica::a_forked_child_does_not_use_the_replica", || {
+    alone("a_forked_child_does_not_use_the_replica", || {
         let (_directory, path) = closed(100);
         let replica = Replica::open(&path).unwrap();
         in_child(|| {
@@ -151,7 +178,7 @@ fn a_forked_child_does_not_use_the_replica() {
 /// Not earlier when a child drops its copy, and not later because a child is alive.
 #[test]
 fn a_lock_ends_with_its_replica() {
-    alone("replica::a_lock_ends_with_its_replica", lock_ends);
+    alone("a_lock_ends_with_its_replica", lock_ends);
 }
 
 fn lock_ends() {
@@ -184,7 +211,9 @@ fn files_that_are_no_replicas_are_refused_and_stay() {
     assert_error(&path, "No such file", "Replica::create makes a new file");
     assert_error(directory.path(), "directory", "pass the path of a file");
     let pipe = directory.path().join("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let name = CString::new(pipe.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the string is live and ends in NUL.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     assert_error(&pipe, "not a regular file", "");
     for (content, expected) in [
         (vec![], "too short"),
@@ -285,7 +314,7 @@ fn creation_replaces_nothing_and_leaves_nothing_behind() {
 /// A file system that becomes full, here as a limit of the size of files, fails before anything is written.
 #[test]
 fn a_file_without_room_leaves_nothing_behind() {
-    alone("replica::a_file_without_room_leaves_nothing_behind", || {
+    alone("a_file_without_room_leaves_nothing_behind", || {
         let (_directory, path) = place();
         let limit = libc::rlimit { rlim_cur: 100_000, rlim_max: 100_000 };
         // SAFETY: numbers only; this process runs this test alone.
@@ -350,7 +379,7 @@ fn damaged_data_gives_the_version_before() {
 fn a_mapping_needs_dax() {
     let (directory, path) = closed(5 << 20);
     let mut replica = Replica::open(&path).unwrap();
-    let mover = Mover::builder(machine()).build().unwrap();
+    let mover = Mover::builder(Arc::new(Machine::two_tiers().unwrap())).build().unwrap();
     // SAFETY: no other process knows the file.
     let mapped = unsafe { replica.map(mover.clone()) };
     if let Err(error) = &mapped {
@@ -371,5 +400,37 @@ fn a_mapping_needs_dax() {
         assert_eq!(copied_bytes, 0);
         let why = format!("{} has no DAX; TMPDIR chooses another directory", directory.path().display());
         skip(Needs::Kernel("DAX"), why);
+    }
+}
+
+/// `/layout.json`, as `memferry_guest::Layout` is written.
+#[derive(Deserialize)]
+struct Layout {
+    regions: Vec<Region>,
+}
+
+#[derive(Deserialize)]
+struct Region {
+    node: u32,
+    size_mib: u64,
+}
+
+/// As the guest's kernel shows it.
+#[test]
+fn the_memory_lies_at_the_node_of_its_layout() {
+    let Some(file) = std::env::var_os("MEMFERRY_GUEST_LAYOUT") else {
+        return skip(Needs::Guest, "not a guest of `cargo xtask numa`, MEMFERRY_GUEST_LAYOUT is not set");
+    };
+    let layout: Layout = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert!(!layout.regions.is_empty());
+    for (number, region) in layout.regions.iter().enumerate() {
+        let value = |name: &str| -> u64 {
+            let file = format!("/sys/bus/nd/devices/region{number}/{name}");
+            fs::read_to_string(&file).unwrap().trim().parse().unwrap()
+        };
+        assert_eq!((value("numa_node"), value("size")), (region.node.into(), region.size_mib << 20));
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let own = mounts.lines().find(|line| line.starts_with(&format!("/dev/pmem{number} "))).unwrap();
+        assert!(own.contains(&format!(" /run/pmem{number} ext4 ")) && own.contains("dax=always"), "{own}");
     }
 }
