@@ -452,7 +452,7 @@ mod tests {
     use super::*;
 
     fn rewritten(sql: &str) -> String {
-        let mut statement = DFParser::parse_sql(sql).unwrap().remove(0);
+        let mut statement = DFParser::parse_sql(sql).unwrap().pop_front().unwrap();
         let is_of_catalog = rewrite(&mut statement).unwrap();
         assert_eq!(is_of_catalog, sql.contains("pg_catalog"), "{sql}");
         statement.to_string()
@@ -500,7 +500,8 @@ mod tests {
         let mut statement =
             DFParser::parse_sql("select 1 operator(pg_catalog.@@) 2 from pg_catalog.pg_class")
                 .unwrap()
-                .remove(0);
+                .pop_front()
+                .unwrap();
         let error = rewrite(&mut statement).unwrap_err().to_string();
         assert!(error.contains("@@"), "{error}");
     }
