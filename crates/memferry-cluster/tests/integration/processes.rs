@@ -692,6 +692,8 @@ async fn a_coordinator_that_dies_leaves_nothing_behind_and_the_next_one_answers(
     coordinator.kill().unwrap();
     coordinator.wait().unwrap();
     nothing_is_ahead(&next).await;
+    // They may still be busy with the query when they learn of its end.
+    workers.used_by(&next).await;
     let answer = next.query_whole(LONG).await.unwrap();
     assert_eq!((answer.plans(), answer.lost()), (1, vec![]));
     answers_equal(&answer.collect().await.unwrap(), &expected(&alone().await, LONG).await).unwrap();
