@@ -14,7 +14,6 @@ use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::DataFusionError;
-use datafusion::datasource::file_format::{FileFormat, FileFormatFactory};
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::SessionContext;
