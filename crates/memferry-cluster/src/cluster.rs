@@ -296,8 +296,8 @@ impl Cluster {
     async fn run(&self, query: Query<'_>, whole: bool) -> Result<Answer, ClusterError> {
         let mut plans = 0;
         let mut excluded: Vec<(String, String)> = Vec::new();
+        let mut asked_again = false;
         loop {
-            plans += 1;
             let View { mut members, report } = self.view().await?;
             let map = Arc::clone(members.map());
             // Workers that this query saw fail are not used again by it, even if they answer by now.
@@ -306,7 +306,17 @@ impl Cluster {
                     members.lose(worker, what.clone());
                 }
             }
-            members.assign(1).map_err(|source| ClusterError::Lost { source, reasons: reasons(&members) })?;
+            if let Err(source) = members.assign(1) {
+                // Workers that did not answer before had little time, and may be slow.
+                let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+                if asked_again || suspects.is_empty() {
+                    return Err(ClusterError::Lost { source, reasons: reasons(&members) });
+                }
+                asked_again = true;
+                suspects.clear();
+                continue;
+            }
+            plans += 1;
             let channels = self.channels.for_plan();
             let attempt = self.start(&report, members.clone(), &channels, query);
             let error = match attempt.await {

@@ -10,9 +10,11 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::{SessionStateBuilder, TaskContext};
 use datafusion::prelude::SessionContext;
 use datafusion_distributed::{
-    DistributedExt, Worker, WorkerPlanRewriteEvent, WorkerPlanRewriteEventResponse, WorkerQueryContext,
+    DistributedConfig, DistributedExt, Worker, WorkerPlanRewriteEvent, WorkerPlanRewriteEventResponse,
+    WorkerQueryContext,
 };
 use memferry_query::{MemferryOptions, SessionOptions, Tiers};
+use memferry_session::yielding_joins;
 use tokio::net::TcpListener;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
@@ -143,7 +145,7 @@ impl ClusterWorker {
                 *config = context.builder.config().take().unwrap_or_default().with_option_extension(memferry);
                 config.set_extension(Arc::new(sources));
                 config.set_distributed_user_codec(ShardCodec);
-                config.set_distributed_worker_plan_rewrite_handler(read_ahead);
+                config.set_distributed_worker_plan_rewrite_handler(receive);
                 config.set_distributed_channel_resolver(state.channels.for_plan());
                 Ok::<_, DataFusionError>(session)
             }
@@ -152,8 +154,9 @@ impl ClusterWorker {
     }
 }
 
-/// Begins to read what the scans of a plan that has arrived will read, if the plan announces it. The plan stays as it is.
-fn read_ahead(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEventResponse, DataFusionError> {
+/// Begins to read what the scans of a plan that has arrived will read, if the plan announces it. Its joins yield: one that works for 2 s
+/// on each thread would leave pings and questions without answer, and the worker would be lost.
+fn receive(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEventResponse, DataFusionError> {
     let context = Arc::new(TaskContext::default().with_session_config(event.session_config.clone()));
     event.plan.apply(|node| {
         if let Some(scan) = node.downcast_ref::<ShardScanExec>() {
@@ -161,5 +164,8 @@ fn read_ahead(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEven
         }
         Ok(TreeNodeRecursion::Continue)
     })?;
-    Ok(WorkerPlanRewriteEventResponse::new(event.plan))
+    // Metrics are sent by the places of operators in the coordinator's plan.
+    let is_counted = DistributedConfig::from_session_config(event.session_config)?.collect_metrics;
+    let plan = if is_counted { event.plan } else { yielding_joins(event.plan)? };
+    Ok(WorkerPlanRewriteEventResponse::new(plan))
 }

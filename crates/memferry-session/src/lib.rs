@@ -26,4 +26,4 @@ pub use arguments::{NamedLocation, NamedPlacement, SessionArguments};
 pub use load::{explain_load, explain_placement, load_tables};
 pub use machine::{open as open_machine, open_calibrated};
 pub use open::{Opened, open, tpch};
-pub use yielding::with_yielding_joins;
+pub use yielding::{with_yielding_joins, yielding_joins};

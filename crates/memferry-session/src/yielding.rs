@@ -1,4 +1,4 @@
-//! Joins that stop soon after they are cancelled.
+//! Joins that stop soon after they are cancelled, and let other tasks of their thread run.
 //!
 //! A task is cancelled when it yields. A join can make millions of batches of one batch of its input, so it yields where it puts
 //! them out. A join whose condition drops all rows puts nothing out for hours, and asks its input for a batch now and then: it
@@ -39,6 +39,22 @@ pub fn with_yielding_joins(context: &SessionContext) -> SessionContext {
     SessionContext::new_with_state(state.with_physical_optimizer_rule(Arc::new(YieldingJoins)).build())
 }
 
+/// A plan whose joins yield when they ask for input and when they put rows out.
+///
+/// # Errors
+/// An operator does not accept other inputs with the same rows.
+pub fn yielding_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let wrapped = plan.transform_up(|node| {
+        if !node.name().ends_with("JoinExec") {
+            return Ok(Transformed::no(node));
+        }
+        let yielding = |input| Arc::new(YieldExec { input }) as Arc<dyn ExecutionPlan>;
+        let inputs = node.children().into_iter().map(|input| yielding(Arc::clone(input))).collect();
+        Ok(Transformed::yes(yielding(replace_children_if_necessary(node, inputs)?)))
+    });
+    wrapped.map(|wrapped| wrapped.data)
+}
+
 #[derive(Debug)]
 struct YieldingJoins;
 
@@ -52,15 +68,7 @@ impl PhysicalOptimizerRule for YieldingJoins {
         plan: Arc<dyn ExecutionPlan>,
         _config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let wrapped = plan.transform_up(|node| {
-            if !node.name().ends_with("JoinExec") {
-                return Ok(Transformed::no(node));
-            }
-            let yielding = |input| Arc::new(YieldExec { input }) as Arc<dyn ExecutionPlan>;
-            let inputs = node.children().into_iter().map(|input| yielding(Arc::clone(input))).collect();
-            Ok(Transformed::yes(yielding(replace_children_if_necessary(node, inputs)?)))
-        });
-        wrapped.map(|wrapped| wrapped.data)
+        yielding_joins(plan)
     }
 
     fn schema_check(&self) -> bool {

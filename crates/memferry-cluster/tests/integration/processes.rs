@@ -70,13 +70,16 @@ impl Workers {
         self.start_with(worker, version, more, &[]);
     }
 
-    /// The same, with the files of other tables for some.
+    /// The same, with the files of other tables, or other files, for some.
     pub(crate) fn start_with(&mut self, worker: usize, version: u64, more: &str, files_of: &[(&str, &str)]) {
         let tables: String = KEYS
             .iter()
             .map(|(name, key)| {
                 let other = files_of.iter().find(|(table, _)| table == name);
-                let location = tpch_file(&files(), other.map_or(name, |(_, other)| other));
+                let location = match other {
+                    Some((_, path)) if path.starts_with('/') => PathBuf::from(path),
+                    other => tpch_file(&files(), other.map_or(name, |(_, other)| other)),
+                };
                 let key = key.map(|key| format!("key = '{key}'\n")).unwrap_or_default();
                 format!("[[tables]]\nname = '{name}'\nlocation = '{}'\n{key}", location.display())
             })
@@ -596,9 +599,14 @@ async fn workers_of_another_version_are_not_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_with_other_files_is_not_used() {
     let mut workers = Workers::new(3);
-    workers.start(0, 1, "");
-    workers.start_with(1, 1, "", &[("nation", "region")]);
-    workers.start(2, 1, "");
+    let changed = workers.directory.path().join("changed.parquet");
+    let file = changed.to_str().unwrap().to_owned();
+    fs::copy(tpch_file(&files(), "nation"), &changed).unwrap();
+    workers.start_with(0, 1, "", &[("nation", &file)]);
+    workers.start_with(2, 1, "", &[("nation", &file)]);
+    workers.wait(2).await;
+    fs::copy(tpch_file(&files(), "region"), &changed).unwrap();
+    workers.start_with(1, 1, "", &[("nation", &file)]);
     workers.wait(3).await;
     let answer = workers.cluster().query_whole("SELECT count(*) FROM nation").await.unwrap();
     let lost = answer.lost();
@@ -684,6 +692,8 @@ async fn a_coordinator_that_dies_leaves_nothing_behind_and_the_next_one_answers(
     coordinator.kill().unwrap();
     coordinator.wait().unwrap();
     nothing_is_ahead(&next).await;
+    // They may still be busy with the query when they learn of its end.
+    workers.used_by(&next).await;
     let answer = next.query_whole(LONG).await.unwrap();
     assert_eq!((answer.plans(), answer.lost()), (1, vec![]));
     answers_equal(&answer.collect().await.unwrap(), &expected(&alone().await, LONG).await).unwrap();
