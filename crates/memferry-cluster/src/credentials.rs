@@ -93,9 +93,9 @@ impl Credentials {
 
     /// Adds advice to the error of a connection whose ends do not agree about TLS.
     pub(crate) fn advise(&self, what: String) -> String {
-        // The alert of a TLS server, read as a frame of HTTP/2; and a frame of HTTP/2, read as a record of TLS.
-        let reads_tls = what.contains("frame with invalid size") || what.contains("broken pipe");
-        if !self.has_tls() && reads_tls {
+        // The alert of a TLS server, read as a frame of HTTP/2, or the end of its connection, whichever comes first.
+        let ends = ["frame with invalid size", "broken pipe", "connection closed"];
+        if !self.has_tls() && ends.iter().any(|end| what.contains(end)) {
             return format!("{what}; if it speaks TLS, name the certificate of its authority with --tls-ca");
         }
         if self.has_tls() && what.contains("InvalidContentType") {

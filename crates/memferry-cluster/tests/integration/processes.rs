@@ -354,14 +354,19 @@ async fn nothing_is_ahead(cluster: &Cluster) {
 const WAITING: &str = "SELECT c_name, n FROM (SELECT a.o_custkey AS k, count(*) AS n FROM orders a JOIN orders b \
                        ON a.o_orderpriority = b.o_orderpriority GROUP BY a.o_custkey) LEFT JOIN customer ON k = c_custkey";
 
-/// Waits until a worker reads ahead.
-async fn something_is_ahead(cluster: &Cluster) {
-    let began = Instant::now();
-    while sum(cluster, |report| report.ahead).await == 0 {
-        assert!(began.elapsed() < LIMIT, "nothing is read ahead");
+/// Waits until a worker reads ahead, or the query is over: on a busy machine nobody may have looked in between.
+async fn is_ahead(cluster: &Cluster, mut is_over: impl FnMut() -> bool) -> bool {
+    while !is_over() {
+        if sum(cluster, |report| report.ahead).await > 0 {
+            return true;
+        }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    false
 }
+
+/// How long a test looks for a query that reads ahead.
+const LOOKING_MAX: Duration = Duration::from_secs(60);
 
 /// Not after the whole answer, nor after its first rows, and not if stages never start because the query is cancelled or fails.
 #[tokio::test(flavor = "multi_thread")]
@@ -378,13 +383,19 @@ async fn nothing_is_read_ahead_after_a_query() {
         }
         nothing_is_ahead(&cluster).await;
     }
-    let query = {
-        let (cluster, sql) = (workers.cluster(), WAITING);
-        tokio::spawn(async move { cluster.query(sql).await })
-    };
-    something_is_ahead(&cluster).await;
-    query.abort();
-    assert!(query.await.unwrap_err().is_cancelled(), "its stages have started");
+    let began = Instant::now();
+    loop {
+        let of_query = workers.cluster();
+        let query = tokio::spawn(async move { of_query.query(WAITING).await });
+        if is_ahead(&cluster, || query.is_finished()).await {
+            query.abort();
+            // Otherwise its stages have started meanwhile.
+            if query.await.is_err_and(|error| error.is_cancelled()) {
+                break;
+            }
+        }
+        assert!(began.elapsed() < LOOKING_MAX, "nothing is read ahead");
+    }
     nothing_is_ahead(&cluster).await;
     let read_bytes = settled_read_bytes(&cluster).await;
     // Later than that, nothing is read either.
@@ -682,15 +693,22 @@ async fn a_slow_worker_is_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_coordinator_that_dies_leaves_nothing_behind_and_the_next_one_answers() {
     let workers = Workers::ready(2).await;
-    let mut coordinator = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"))
-        .args(["sql", "--cluster", &workers.addresses[0], WAITING])
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
     let next = workers.cluster();
-    something_is_ahead(&next).await;
-    coordinator.kill().unwrap();
-    coordinator.wait().unwrap();
+    let began = Instant::now();
+    loop {
+        let mut coordinator = Command::new(env!("CARGO_BIN_EXE_memferry-cluster"))
+            .args(["sql", "--cluster", &workers.addresses[0], WAITING])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let dies_early = is_ahead(&next, || coordinator.try_wait().unwrap().is_some()).await;
+        coordinator.kill().unwrap();
+        coordinator.wait().unwrap();
+        if dies_early {
+            break;
+        }
+        assert!(began.elapsed() < LOOKING_MAX, "nothing is read ahead");
+    }
     nothing_is_ahead(&next).await;
     // They may still be busy with the query when they learn of its end.
     workers.used_by(&next).await;
