@@ -70,7 +70,7 @@ impl PersistentMemory {
     /// A module cannot be read.
     pub fn plan(&self, image: &mut Image) -> Result<Option<PlanPersistent>, Error> {
         let modules = image.modules(&self.modules)?;
-        Ok((!self.files.is_empty()).then(|| PlanPersistent { modules, count: self.files.len() }))
+        Ok((!self.files.is_empty()).then_some(PlanPersistent { modules, count: self.files.len() }))
     }
 
     /// The paths of the files.
