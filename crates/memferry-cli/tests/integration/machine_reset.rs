@@ -205,7 +205,10 @@ fn in_guest(writes: bool) {
                 // SAFETY: no other process knows the file.
                 unsafe { replica.map(Mover::builder(machine).build().unwrap()).unwrap() };
             }
-            while writes {
+            if !writes {
+                return;
+            }
+            loop {
                 version += 1;
                 assert_eq!(replica.write(&[content_of(version)]).unwrap(), version);
                 println!("{SAYS}{name} acknowledged {version}");
