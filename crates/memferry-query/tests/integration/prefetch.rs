@@ -464,9 +464,8 @@ fn decimals(machine: &Arc<Machine>, row_group_rows: usize) -> Arc<TableData> {
     let partitions = vec![vec![batch.clone()]; 16];
     let home = machine.nodes()[0].id;
     // In 16 bytes each.
-    let narrow_decimals = false;
-    let layout =
-        Layout { partitions: 16, row_group_rows, narrow_decimals, ..Layout::new(Arc::clone(machine), home) };
+    let narrow = false;
+    let layout = Layout { partitions: 16, row_group_rows, narrow, ..Layout::new(Arc::clone(machine), home) };
     Arc::new(load::from_batches(batch.schema(), &partitions, &layout).unwrap())
 }
 
