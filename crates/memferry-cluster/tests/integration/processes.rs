@@ -310,12 +310,12 @@ async fn sum(cluster: &Cluster, of: fn(&WorkerReport) -> u64) -> u64 {
 async fn settled_read_bytes(cluster: &Cluster) -> u64 {
     let (began, mut before) = (Instant::now(), None);
     loop {
-        let read = Some(sum(cluster, |report| report.read_bytes).await);
-        if read == before {
-            return read.unwrap();
+        let read = sum(cluster, |report| report.read_bytes).await;
+        if before == Some(read) {
+            return read;
         }
         assert!(began.elapsed() < Duration::from_secs(60), "the workers read on and on");
-        before = read;
+        before = Some(read);
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
