@@ -123,16 +123,8 @@ impl Session<'_> {
         started: Instant,
         out: &mut dyn Write,
     ) -> Result<()> {
-        let text = format!(
-            "loaded {name}: {}, {}, {} on {},",
-            count(data.rows(), "row"),
-            count(data.schema().fields().len(), "column"),
-            size(data.size_bytes() as u64),
-            nodes_of(&data)
-        );
-        let table = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers.tiers));
-        let table: Arc<dyn TableProvider> = Arc::new(table.map_err(QueryError::from).map_err(query_error)?);
-        self.replace(name, Arc::clone(&table))?;
+        let text = format!("loaded {name}: {},", extent(&data));
+        let table = self.replace_by(name, data)?;
         self.loaded.retain(|loaded| loaded.table.strong_count() > 0);
         self.loaded.push(Loaded { table: Arc::downgrade(&table), source });
         if self.has_notes() {
@@ -141,7 +133,19 @@ impl Session<'_> {
         Ok(())
     }
 
-    pub(super) fn replace(&mut self, name: &TableReference, table: Arc<dyn TableProvider>) -> Result<()> {
+    /// Makes a table of rows in memory, in place of the one before.
+    pub(super) fn replace_by(
+        &mut self,
+        name: &TableReference,
+        data: TableData,
+    ) -> Result<Arc<dyn TableProvider>> {
+        let table = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers.tiers));
+        let table: Arc<dyn TableProvider> = Arc::new(table.map_err(QueryError::from).map_err(query_error)?);
+        self.replace(name, Arc::clone(&table))?;
+        Ok(table)
+    }
+
+    fn replace(&mut self, name: &TableReference, table: Arc<dyn TableProvider>) -> Result<()> {
         self.context.deregister_table(name.clone()).map_err(explain_error)?;
         self.context.register_table(name.clone(), table).map_err(explain_error)?;
         Ok(())
@@ -173,4 +177,15 @@ impl Session<'_> {
         }
         Ok(Arc::clone(provider))
     }
+}
+
+/// Rows, columns, bytes and nodes of a table, in words.
+pub(super) fn extent(data: &TableData) -> String {
+    format!(
+        "{}, {}, {} on {}",
+        count(data.rows(), "row"),
+        count(data.schema().fields().len(), "column"),
+        size(data.size_bytes() as u64),
+        nodes_of(data)
+    )
 }

@@ -2,21 +2,20 @@
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
 use memferry::{Replica, ReplicaError};
-use memferry_bench_query::{QueryError, layout};
-use memferry_query::{Layout, TableData, TableReplicaError, TieredTable, from_replica};
+use memferry_bench_query::layout;
+use memferry_query::{Layout, TableData, TableReplicaError, from_replica};
 use memferry_session::explain_load;
 
-use super::placement::{in_memory, nodes_of};
+use super::load::extent;
+use super::placement::in_memory;
 use super::runner::explain_end;
 use super::session::Session;
 use super::statement::{ReplicateTable, RestoreTable};
-use crate::output::{count, size};
-use crate::query::query_error;
+use crate::output::size;
 
 /// A new replica has room for a table that grows by an eighth.
 const GROWTH_SHARE: u64 = 8;
@@ -29,11 +28,8 @@ impl Session<'_> {
         let (name, started) = (&replicate.table, Instant::now());
         let data = in_memory(name, &self.provider(name)?)?.data();
         let path = replicate.path.clone();
-        let written = self.runner.run(async move {
-            tokio::task::spawn_blocking(move || write(&data, &path).map_err(|error| explain(error, &path)))
-                .await
-        })?;
-        let (version, bytes) = written.map_err(explain_end)??;
+        let (version, bytes) =
+            self.block(move || write(&data, &path).map_err(|error| explain(error, &path)))?;
         if self.has_notes() {
             let text = format!(
                 "replicated {name}: version {version}, {} in {},",
@@ -54,25 +50,19 @@ impl Session<'_> {
             ..layout(&self.tiers, self.partitions)
         };
         let path = restore.path.clone();
-        let read = self.runner.run(async move {
-            tokio::task::spawn_blocking(move || read(&layout, &path).map_err(|error| explain(error, &path)))
-                .await
-        })?;
-        let (version, data) = read.map_err(explain_end)??;
-        let text = format!(
-            "restored {name}: version {version}, {}, {}, {} on {},",
-            count(data.rows(), "row"),
-            count(data.schema().fields().len(), "column"),
-            size(data.size_bytes() as u64),
-            nodes_of(&data)
-        );
-        let table = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers.tiers));
-        let table = table.map_err(QueryError::from).map_err(query_error)?;
-        self.replace(name, Arc::new(table))?;
+        let (version, data) =
+            self.block(move || read(&layout, &path).map_err(|error| explain(error, &path)))?;
+        let text = format!("restored {name}: version {version}, {},", extent(&data));
+        self.replace_by(name, data)?;
         if self.has_notes() {
             self.note(&text, started.elapsed(), out)?;
         }
         Ok(())
+    }
+
+    /// Runs work that blocks, on a thread for that.
+    fn block<T: Send + 'static>(&mut self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        self.runner.run(async { tokio::task::spawn_blocking(work).await })?.map_err(explain_end)?
     }
 }
 
