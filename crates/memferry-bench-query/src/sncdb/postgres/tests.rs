@@ -73,6 +73,23 @@ impl Served {
         })
     }
 
+    /// Cancels a statement that runs, and expects its error.
+    fn cancels(&self, client: &Client, sql: &str) {
+        let token = client.cancel_token();
+        let error = self.clients.block_on(async {
+            let cancel = async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                token.cancel_query(NoTls).await.unwrap();
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                answer = client.simple_query(sql) => answer.unwrap_err(),
+                () = cancel => unreachable!(),
+            }
+        });
+        assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
+    }
+
     /// The first column of the answer to a simple query.
     fn ask(&self, client: &Client, sql: &str) -> Result<Vec<String>, String> {
         let messages = self.clients.block_on(client.simple_query(sql));
@@ -231,19 +248,7 @@ fn a_fetch_can_be_cancelled() {
     let client = served.connect();
     let rows = "select value from range(0, 1000000000000) where value < 10000 or value > 999999999990";
     served.ask(&client, &format!("begin; declare c cursor for {rows}")).unwrap();
-    let token = client.cancel_token();
-    let error = served.clients.block_on(async {
-        let cancel = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            token.cancel_query(NoTls).await.unwrap();
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            answer = client.simple_query("fetch all from c") => answer.unwrap_err(),
-            () = cancel => unreachable!(),
-        }
-    });
-    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
+    served.cancels(&client, "fetch all from c");
     served.ask(&client, "rollback").unwrap();
     until("ending the query", || !is_busy(&served));
     served.goes_on();
@@ -499,19 +504,7 @@ fn a_panic_is_an_error_of_the_query() {
 fn a_query_can_be_cancelled() {
     let Some(served) = Served::start() else { return };
     let client = served.connect();
-    let token = client.cancel_token();
-    let error = served.clients.block_on(async {
-        let cancel = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            token.cancel_query(NoTls).await.unwrap();
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            answer = client.simple_query(LONG) => answer.unwrap_err(),
-            () = cancel => unreachable!(),
-        }
-    });
-    assert_eq!(error.code().map(|code| code.code()), Some("57014"), "{error}");
+    served.cancels(&client, LONG);
     assert_eq!(served.ask(&client, "select 3").unwrap(), ["3"], "the connection goes on");
 }
 
