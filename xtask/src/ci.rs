@@ -186,26 +186,41 @@ fn start_background() -> Result<Receiver<Finished>, Failure> {
     Ok(background::start(&this_program()?, &directory, vec![(FILE_VARIABLE, file.into())], BACKGROUND))
 }
 
-/// Checks that `cargo run` and `cargo test` build the same dependencies. A feature that only a test dependency enables
-/// can change a crate below DataFusion; `cargo test` then compiles DataFusion a second time.
+/// Checks that builds share dependencies: `cargo run` and `cargo test` all of them, the packages of [`NETWORK`] those below
+/// DataFusion. A feature that only one of them enables can change a crate below DataFusion, which is then compiled a second time.
 fn one_build() -> Result<(), Failure> {
-    let features = |edges: &str, packages: &[&str]| {
+    let features = |edges: &str, selection: &[&str]| {
         let tree = cargo(["tree", "--locked", "--prefix", "none", "--format", "{p} [{f}]"])
             .args(["--edges", edges])
-            .args(packages.iter().flat_map(|package| ["--package", package]))
+            .args(selection)
             .output()?;
         // cargo marks a repeated line with (*).
         let lines = tree.lines().map(|line| line.trim_end_matches(" (*)").to_owned());
         Ok::<_, Failure>(lines.collect::<BTreeSet<String>>())
     };
-    let run = features("normal,build", &["memferry-cli"])?;
-    let test = features("normal,build,dev", DEFAULT_MEMBERS)?;
-    let changed: Vec<&str> = run.difference(&test).map(String::as_str).collect();
+    let default_members: Vec<&str> =
+        DEFAULT_MEMBERS.iter().flat_map(|member| ["--package", member]).collect();
+    let test = features("normal,build,dev", &default_members)?;
+    let run = features("normal,build", &["--package", "memferry-cli"])?;
+    let network = features("normal,build,dev", NETWORK)?;
+
+    let name = |line: &str| line.split(" [").next().unwrap_or_default().to_owned();
+    let known: BTreeSet<String> = test.iter().map(|line| name(line)).collect();
+    // The cluster's engine needs DataFusion with plans as bytes, which the default members do without.
+    let is_shared = |line: &&String| {
+        known.contains(&name(line)) && !line.starts_with("datafusion") && !line.starts_with("memferry")
+    };
+    let changed: Vec<&str> = run
+        .difference(&test)
+        .chain(network.difference(&test).filter(is_shared))
+        .map(String::as_str)
+        .collect();
     if changed.is_empty() {
         return Ok(());
     }
     Err(Failure(format!(
-        "`cargo test` builds these crates again with other features: {}; give the test dependency the same features",
+        "these crates are built a second time with other features: {}; give memferry-session, or the test dependency, the same \
+         features",
         changed.join("; ")
     )))
 }
