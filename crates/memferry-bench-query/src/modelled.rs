@@ -38,6 +38,8 @@ pub fn papers_two_nodes(machine: &Arc<Machine>) -> Result<Vec<Row>, QueryError> 
     let layout = Layout {
         partitions: 8,
         placement: PlacementClause::column("b", b).into(),
+        // The papers' columns have eight bytes a value.
+        narrow: false,
         ..Layout::new(Arc::clone(machine), a)
     };
     let tables = [("ab".to_owned(), Arc::new(paper_table(ROWS, 1, &layout, &())?))];

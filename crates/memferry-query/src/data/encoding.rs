@@ -85,8 +85,10 @@ fn of_rows<'a>(array: &ArrayRef, rows: impl FnOnce() -> &'a [u32]) -> Option<Arr
 /// How the values of a column are in memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Encoding {
-    /// In as many bits as they need.
+    /// In as many bits as they need, because the user says so.
     Packed(BitPacked),
+    /// In as few bytes as they need.
+    Narrow(BitPacked),
     /// Each once, and a key of a byte for each row.
     Dictionary,
 }
@@ -95,14 +97,14 @@ impl Encoding {
     /// The values of a column, or of a slice of one.
     pub(crate) fn decode(&self, array: &ArrayRef) -> ArrayRef {
         match self {
-            Encoding::Packed(packed) => packed.unpack(array),
+            Encoding::Packed(packed) | Encoding::Narrow(packed) => packed.unpack(array),
             Encoding::Dictionary => dictionary::decode(array),
         }
     }
 
     fn decode_selected(&self, array: &ArrayRef, selected: &Selected) -> Result<ArrayRef, ArrowError> {
         match self {
-            Encoding::Packed(packed) => {
+            Encoding::Packed(packed) | Encoding::Narrow(packed) => {
                 let rows_min = match packed.width() {
                     8 | 16 | 32 | 64 => ROWS_PER_SELECTED_OF_BYTES_MIN,
                     _ => ROWS_PER_SELECTED_MIN,
@@ -123,23 +125,20 @@ impl Encoding {
     /// Bytes of a value that is kept as it is.
     pub(super) fn value_bytes(&self) -> usize {
         match self {
-            Encoding::Packed(packed) => packed.value_bytes(),
+            Encoding::Packed(packed) | Encoding::Narrow(packed) => packed.value_bytes(),
             Encoding::Dictionary => dictionary::VALUE_BYTES,
         }
     }
 
     /// Whether tables choose it by themselves: planners then see the bytes of a column that is kept as its values are.
     pub(super) fn is_chosen(&self) -> bool {
-        match self {
-            Encoding::Packed(packed) => packed.value_type().is_decimal(),
-            Encoding::Dictionary => true,
-        }
+        !matches!(self, Encoding::Packed(_))
     }
 
     /// Whether decoded rows refer to the buffers of the column: views to the strings of a dictionary.
     pub(crate) fn outlives_decoding(&self, array: &ArrayRef) -> bool {
         match self {
-            Encoding::Packed(_) => false,
+            Encoding::Packed(_) | Encoding::Narrow(_) => false,
             Encoding::Dictionary => {
                 let values = array.as_any_dictionary().values();
                 values.as_string_view_opt().is_some_and(|strings| !strings.data_buffers().is_empty())
@@ -151,7 +150,7 @@ impl Encoding {
     pub(super) fn field(&self, of_values: &FieldRef) -> FieldRef {
         let (name, is_nullable) = (of_values.name(), of_values.is_nullable());
         Arc::new(match self {
-            Encoding::Packed(packed) => packed.field(name, is_nullable),
+            Encoding::Packed(packed) | Encoding::Narrow(packed) => packed.field(name, is_nullable),
             Encoding::Dictionary => {
                 Field::new(name, dictionary::data_type(of_values.data_type()), is_nullable)
             }
@@ -179,7 +178,7 @@ mod tests {
         let narrow = BitPacked::narrow(&[Arc::clone(&decimals)]).unwrap();
         let bits = BitPacked::pack(&[Arc::clone(&numbers)]).unwrap();
         let packed = [(narrow, &decimals), (bits, &numbers)].map(|(column, values)| {
-            (column.array, Some(Encoding::Packed(column.packed)), Arc::clone(values))
+            (column.array, Some(Encoding::Narrow(column.packed)), Arc::clone(values))
         });
         let as_they_are =
             [numbers.clone(), cast(&numbers, &DataType::Int16).unwrap(), floats, strings, decimals.clone()]

@@ -72,11 +72,9 @@ impl RowGroup {
             let is_integers = sorted.is_some();
             let blocks = match &encoding {
                 None => Blocks::of(&column.array),
-                // Other packed columns are integers, which mostly are packed because they are in no order.
-                Some(Encoding::Packed(packed)) if packed.value_type().is_decimal() => {
-                    Blocks::of(&packed.unpack(&column.array))
-                }
-                Some(_) => None,
+                Some(Encoding::Narrow(packed)) => Blocks::of(&packed.unpack(&column.array)),
+                // Columns are mostly packed because they are in no order.
+                Some(Encoding::Packed(_) | Encoding::Dictionary) => None,
             };
             let keys = known.filter(|_| null_count == 0).or_else(|| Some(blocks.as_ref()?.all_keys()));
             ColumnFacts {
@@ -241,7 +239,7 @@ impl RowGroup {
 
 fn packed_of(encoding: Option<&Encoding>) -> Option<&BitPacked> {
     match encoding? {
-        Encoding::Packed(packed) => Some(packed),
+        Encoding::Packed(packed) | Encoding::Narrow(packed) => Some(packed),
         Encoding::Dictionary => None,
     }
 }

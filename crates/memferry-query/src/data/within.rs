@@ -30,7 +30,9 @@ pub(crate) fn within(
     range: &RangeInclusive<i64>,
 ) -> Option<BooleanBuffer> {
     let found = match encoding {
-        Some(Encoding::Packed(packed)) if has_exact_keys(packed.value_type()) => packed.within(array, range),
+        Some(Encoding::Packed(packed) | Encoding::Narrow(packed)) if has_exact_keys(packed.value_type()) => {
+            packed.within(array, range)
+        }
         Some(_) => return None,
         None => of_integers(array, range)?,
     };

@@ -88,9 +88,9 @@ pub struct Layout {
     /// Whether a column of string views or decimals is kept as a dictionary in row groups where it has few values (256 at most, in
     /// 4096 rows or more). SQL sees the values.
     pub dictionaries: bool,
-    /// Whether a column of decimals that is no dictionary is kept in one, two, four or eight bytes a row instead of 16, in row groups
-    /// of 4096 rows or more whose values fit. SQL sees the values.
-    pub narrow_decimals: bool,
+    /// Whether a column of decimals that is no dictionary, or of integers and times of eight bytes, is kept in one, two, four or eight
+    /// bytes a row, in row groups of 4096 rows or more whose values fit. SQL sees the values.
+    pub narrow: bool,
 }
 
 impl Layout {
@@ -107,7 +107,7 @@ impl Layout {
             row_group_rows: ROW_GROUP_ROWS,
             packed,
             dictionaries: true,
-            narrow_decimals: true,
+            narrow: true,
         }
     }
 
@@ -344,12 +344,12 @@ impl PartitionWriter {
             return Ok(Some((Encoding::Dictionary, None)));
         }
         let rows: usize = pieces.iter().map(|piece| piece.len()).sum();
-        if self.layout.narrow_decimals
+        if self.layout.narrow
             && rows >= dictionary::ROWS_MIN
             && let Some(PackedColumn { packed, array, values }) = BitPacked::narrow(pieces)
         {
             *pieces = vec![array];
-            return Ok(Some((Encoding::Packed(packed), values)));
+            return Ok(Some((Encoding::Narrow(packed), values)));
         }
         Ok(None)
     }

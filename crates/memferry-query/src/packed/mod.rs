@@ -157,18 +157,25 @@ impl BitPacked {
         pack(&pieces, integers, value_type, |width| width)
     }
 
-    /// Packs decimals in one, two, four or eight bytes each: the fewest that hold all their values. `None` for other types, and if
-    /// a value needs more.
+    /// Packs values of eight and more bytes in one, two, four or eight bytes each: the fewest that hold all of them. `None` for
+    /// other types, and if values would not become smaller.
     ///
     /// Cost: three passes over the values.
     pub(crate) fn narrow(pieces: &[ArrayRef]) -> Option<PackedColumn> {
         let value_type = pieces.first()?.data_type().clone();
-        let integers = Integers::of(&value_type).filter(|integers| integers.bytes > size_of::<u64>())?;
+        let integers = Integers::of(&value_type).filter(|integers| integers.bytes >= size_of::<u64>())?;
         let pieces: Vec<ArrayData> = pieces.iter().map(|piece| piece.to_data()).collect();
         if !pieces.iter().all(|piece| integers.fit(piece)) {
             return None;
         }
-        pack(&pieces, integers, value_type, |width| width.next_power_of_two().max(u8::BITS)).ok()
+        let bytes_of = |width: u32| width.next_power_of_two().max(u8::BITS);
+        if integers.bytes == size_of::<u64>() {
+            let (_, width) = range(&pieces, integers);
+            if bytes_of(width) == u64::BITS {
+                return None;
+            }
+        }
+        pack(&pieces, integers, value_type, bytes_of).ok()
     }
 
     /// The bit-packed column that a field describes; `None` for other columns.
@@ -358,21 +365,9 @@ fn pack(
     value_type: DataType,
     width_of: impl Fn(u32) -> u32,
 ) -> Result<PackedColumn, ArrowError> {
-    // With the sign bit inverted, signed integers have the order of those without sign.
-    let order = if integers.is_signed { 1 << 63 } else { 0 };
-    let (mut least, mut most) = (u64::MAX, 0);
-    for piece in pieces {
-        integers.visit(piece, &mut |value| {
-            if let Some(value) = value {
-                least = least.min(value ^ order);
-                most = most.max(value ^ order);
-            }
-        });
-    }
-    let has_values = least <= most;
-    let reference = if has_values { least ^ order } else { 0 };
-    let bits = if has_values { u64::BITS - (most - least).leading_zeros() } else { 0 };
-    let width = width_of(bits.max(1));
+    let (bounds, bits) = range(pieces, integers);
+    let reference = bounds.map_or(0, |(least, _)| least);
+    let width = width_of(bits);
     let rows = pieces.iter().map(ArrayData::len).sum();
     let mut packer = Packer::new(width, rows);
     for piece in pieces {
@@ -384,9 +379,29 @@ fn pack(
     let (item, length) = packed.list();
     let bits = Arc::new(BooleanArray::new(bits, None));
     let array = FixedSizeListArray::try_new_with_length(item, length, bits, validity(pieces), rows)?;
-    let values = (has_values && (integers.is_signed || most <= i64::MAX as u64))
-        .then_some(reference as i64..=(most ^ order) as i64);
+    let bounds = bounds.filter(|&(_, most)| integers.is_signed || most <= i64::MAX as u64);
+    let values = bounds.map(|(least, most)| least as i64..=most as i64);
     Ok(PackedColumn { packed, array: Arc::new(array), values })
+}
+
+/// The smallest and the largest value, extended to 64 bits with their signs, if there is one; the bits that hold their difference, at
+/// least one.
+fn range(pieces: &[ArrayData], integers: Integers) -> (Option<(u64, u64)>, u32) {
+    // With the sign bit inverted, signed integers have the order of those without sign.
+    let order = if integers.is_signed { 1 << 63 } else { 0 };
+    let (mut least, mut most) = (u64::MAX, 0);
+    for piece in pieces {
+        integers.visit(piece, &mut |value| {
+            if let Some(value) = value {
+                least = least.min(value ^ order);
+                most = most.max(value ^ order);
+            }
+        });
+    }
+    if least > most {
+        return (None, 1);
+    }
+    (Some((least ^ order, most ^ order)), (u64::BITS - (most - least).leading_zeros()).max(1))
 }
 
 /// The validity of pieces one after the other.

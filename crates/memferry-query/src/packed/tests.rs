@@ -118,6 +118,31 @@ fn a_value_beyond_i64_has_no_range_of_i64() {
     assert_eq!(values(vec![3, 7]), Some(3..=7));
 }
 
+#[test]
+fn values_of_eight_bytes_become_narrow_if_they_fit() {
+    let seconds = DataType::Timestamp(TimeUnit::Second, None);
+    for data_type in [DataType::Int64, DataType::UInt64, seconds, DataType::Duration(TimeUnit::Second)] {
+        for (width, kept) in
+            [(1, Some(8)), (8, Some(8)), (9, Some(16)), (17, Some(32)), (32, Some(32)), (33, None)]
+        {
+            let array = cast(&with_nulls(&values(width, 1_000_000_007)), &data_type).unwrap();
+            let narrow = BitPacked::narrow(&[array.slice(0, 77), array.slice(77, 223)]);
+            assert_eq!(
+                narrow.as_ref().map(|column| column.packed.width()),
+                kept,
+                "{data_type}, {width} bits"
+            );
+            if let Some(PackedColumn { packed, array: bytes, .. }) = narrow {
+                assert_eq!(&packed.unpack(&bytes), &array, "{data_type}, {width} bits");
+            }
+        }
+    }
+    let whole_range: ArrayRef = Arc::new(Int64Array::from(vec![i64::MIN, i64::MAX]));
+    assert!(BitPacked::narrow(&[whole_range]).is_none());
+    let small: ArrayRef = Arc::new(Int32Array::from(vec![1, 2]));
+    assert!(BitPacked::narrow(&[small]).is_none(), "four bytes and less stay");
+}
+
 /// The bits mean the same to readers of Arrow that do not know the extension.
 #[test]
 fn its_storage_is_an_array_like_others() {

@@ -356,7 +356,8 @@ fn on_xeon_max() -> Arc<TieredTable> {
     };
     let rows = RecordBatch::try_from_iter([("a", numbers(7)), ("b", numbers(3))]).unwrap();
     let parts: Vec<_> = (0..4).map(|part| vec![rows.slice(part * 100_000, 100_000)]).collect();
-    let layout = Layout::new(Arc::clone(&machine), NodeId(0));
+    // Eight bytes a value, as counted below.
+    let layout = Layout { narrow: false, ..Layout::new(Arc::clone(&machine), NodeId(0)) };
     let data = Arc::new(load::from_batches(rows.schema(), &parts, &layout).unwrap());
     let tiers = Tiers::builder(machine).budget_bytes(Some(64 << 20)).build().unwrap();
     Arc::new(TieredTable::try_new(data, tiers).unwrap())

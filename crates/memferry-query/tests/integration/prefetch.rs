@@ -101,8 +101,13 @@ pub(crate) fn table_of(
     let partitions: Vec<_> =
         starts.map(|start| vec![rows.slice(start, cut.min(rows.num_rows() - start))]).collect();
     let home = machine.nodes()[0].id;
-    let layout =
-        Layout { partitions: partitions.len(), row_group_rows, ..Layout::new(Arc::clone(machine), home) };
+    let layout = Layout {
+        partitions: partitions.len(),
+        row_group_rows,
+        // In eight bytes each.
+        narrow: false,
+        ..Layout::new(Arc::clone(machine), home)
+    };
     Arc::new(load::from_batches(rows.schema(), &partitions, &layout).unwrap())
 }
 
@@ -464,9 +469,8 @@ fn decimals(machine: &Arc<Machine>, row_group_rows: usize) -> Arc<TableData> {
     let partitions = vec![vec![batch.clone()]; 16];
     let home = machine.nodes()[0].id;
     // In 16 bytes each.
-    let narrow_decimals = false;
-    let layout =
-        Layout { partitions: 16, row_group_rows, narrow_decimals, ..Layout::new(Arc::clone(machine), home) };
+    let narrow = false;
+    let layout = Layout { partitions: 16, row_group_rows, narrow, ..Layout::new(Arc::clone(machine), home) };
     Arc::new(load::from_batches(batch.schema(), &partitions, &layout).unwrap())
 }
 
@@ -507,6 +511,7 @@ async fn auto_prefetches_what_pays_by_the_model() {
         );
 
         // Ready copies are read, with and without further copies.
+        tiers.mover().drain().wait().unwrap();
         set(&context, "memferry.reads_to_come = 0").await;
         let near = explain(&context, sql).await;
         assert!(near.contains("prefetch=none (b is near already)"), "{near}");

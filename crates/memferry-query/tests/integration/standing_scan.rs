@@ -119,7 +119,7 @@ fn table_with(rows: &RecordBatch, with: impl Fn(Layout) -> Layout) -> Arc<TableD
 
 /// Nothing chosen by the table: each column is kept as its values are.
 fn as_it_is(layout: Layout) -> Layout {
-    Layout { dictionaries: false, narrow_decimals: false, ..layout }
+    Layout { dictionaries: false, narrow: false, ..layout }
 }
 
 fn options(prefetch: Prefetch) -> SessionOptions {
