@@ -273,7 +273,10 @@ fn interleaved_pages_stay_where_they_came() {
 fn a_tail_needs_no_more_than_it_takes() {
     on_several_nodes(|machine, nodes| {
         let Some((node, other)) = a_node_to_fill(machine, nodes) else { return };
+        // Room for a tail, and for no huge page.
+        let tail = Mapping::with(machine, 128 * PAGE, small_pages(Binding::Bind(node))).unwrap();
         let _filling = fill_for_good(machine, node);
+        drop(tail);
         let room = machine.free_bytes(node).unwrap() as usize;
         assert!(room < HUGE);
         let set = NodeSet::from([node, other]);
