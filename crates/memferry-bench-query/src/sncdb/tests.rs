@@ -54,7 +54,7 @@ fn all_kinds_of_runs_have_right_answers() {
         let fairness = row("_fairness").unwrap();
         assert!(fairness > 0.2 && fairness <= 1.0, "{rows:?}");
         assert!(row("_connection").unwrap() > 0.0 && row("_rss").unwrap() > 0.0, "{rows:?}");
-        let is_bound = workload.workers == Workers::All && workload.binding != Binding::None;
+        let is_bound = workload.binding != Binding::None;
         let is_scan = workload.statement != Statement::Random;
         let workers = [0, 1].map(|domain| row(&format!("_workers_{domain}")).unwrap());
         let of_domain = |domain: usize| bench.places.domains[domain].cpus.len() as f64;
@@ -65,6 +65,10 @@ fn all_kinds_of_runs_have_right_answers() {
         };
         assert_eq!(workers, wanted, "{rows:?}");
         if is_bound && is_scan {
+            for (domain, workers) in workers.into_iter().enumerate().filter(|(_, workers)| *workers == 0.0) {
+                let of_domain = format!("_row_groups_{domain}_");
+                assert!(!rows.iter().any(|row| row.name.contains(&of_domain)), "{workers} workers: {rows:?}");
+            }
             // Counts of a query, whatever the speed: each row group of the scanned tables once.
             let sum = |what: &str| {
                 rows.iter().filter(|row| row.name.contains(what)).map(|row| row.value).sum::<f64>()
@@ -111,4 +115,38 @@ fn impossible_runs_are_named() {
     assert_eq!(bench.run(&workload).unwrap_err().to_string(), why);
     let machine = Arc::new(Machine::discover().unwrap());
     assert!(SncdbBenchmark::new(machine, 0, 1, &()).is_err());
+}
+
+#[test]
+fn rows_say_what_was_counted() {
+    let named = |rows: &[Row]| rows.iter().map(|row| (row.name.clone(), row.value)).collect::<Vec<_>>();
+    let is = |rows: &[(&str, f64)]| rows.iter().map(|&(name, it)| (name.to_owned(), it)).collect::<Vec<_>>();
+    let counted = Counted {
+        per_second: vec![10.0, 14.0, 12.0],
+        per_connection: vec![3.0, 1.0],
+        answers: 40,
+        rss_bytes: vec![100.0, 150.0, 200.0],
+    };
+    let rows = rows_of("run", &counted, [2, 1]);
+    let wanted = [
+        ("run", 12.0),
+        ("run_deviation", 2.0),
+        ("run_fairness", 0.8),
+        ("run_connection", 2.0),
+        ("run_rss", 200.0),
+        ("run_workers_0", 2.0),
+        ("run_workers_1", 1.0),
+    ];
+    assert_eq!(named(&rows), is(&wanted));
+    assert_eq!(rows[4].peer.as_ref().and_then(|peer| peer.value), Some(100.0));
+    // Of the second domain, in memory of another socket.
+    let (mut read, mut rates) = ([[Read::default(); 3]; 2], [[0.0; 3]; 2]);
+    (read[1][2], rates[1][2]) = (Read { row_groups: 80, bytes: 4000 }, 7.0);
+    let rows = rows_of_reads("run", &rates, &read, counted.answers);
+    let wanted = [
+        ("run_read_1_other_socket", 7.0),
+        ("run_row_groups_1_other_socket", 2.0),
+        ("run_bytes_1_other_socket", 100.0),
+    ];
+    assert_eq!(named(&rows), is(&wanted));
 }

@@ -200,3 +200,56 @@ pub(super) fn curves(
     }
     Ok(rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use memferry::memory::HugePages;
+    use memferry::topology::{Machine, NodeId};
+
+    use super::super::row::Pages;
+    use super::*;
+
+    const BYTES: usize = 1 << 20;
+
+    fn arenas(count: usize) -> (NodeId, Vec<Arena>, Chain) {
+        let machine = Machine::discover().unwrap();
+        let node = machine.nodes().iter().find(|node| node.has_memory() && node.is_allowed).unwrap().id;
+        let arenas = Arena::several(&machine, node, count, BYTES, HugePages::AsSystem).unwrap();
+        (node, arenas, Chain::new(&machine, node, BYTES, HugePages::AsSystem, 1).unwrap())
+    }
+
+    #[test]
+    fn each_traffic_does_what_its_name_says() {
+        let arena = &mut arenas(1).1[0];
+        let mut target = |traffic| {
+            run(traffic, arena, CopyMethod::Memcpy);
+            let (source, target) = arena.all();
+            (target.iter().all(|&byte| byte == 3), *source == *target)
+        };
+        assert_eq!(target(Traffic::Write), (true, false));
+        assert_eq!(target(Traffic::Read), (true, false));
+        assert_eq!(target(Traffic::Copy), (false, true));
+        assert_eq!(target(Traffic::Mix), (false, false));
+    }
+
+    #[test]
+    fn rates_are_of_all_bytes_of_all_threads() {
+        let (node, mut arenas, chain) = arenas(2);
+        let copy_method = CopyMethod::Memcpy;
+        let field = Field { arenas: &mut arenas, chain: &chain, line: 0, copy_method };
+        let place = Place { cpus: node, memory: node, pages: Pages::Small };
+        for (cpus, wanted) in [(&[0][..], [2, 2, 4, 3]), (&[0, 1], [4, 4, 8, 6])] {
+            let found = Traffic::ALL.map(|traffic| megabytes(traffic, Site { place, cpus }, &field));
+            assert_eq!(found, wanted.map(|halves| (halves * BYTES / 2) as f64 / 1e6));
+        }
+    }
+
+    #[test]
+    fn a_ratio_above_1_is_less_time() {
+        let pairs = Pairs { ours: vec![1.0; 3], peer: vec![2.0; 3] };
+        let row = beside(["copy", "in C"], "MB/s", pairs, &|time_s| 10.0 / time_s, None, 1);
+        let peer = row.peer.unwrap();
+        assert_eq!((row.value, peer.value), (10.0, Some(5.0)));
+        assert!((peer.ratio.unwrap() - 2.0).abs() < 1e-9, "{peer:?}");
+    }
+}

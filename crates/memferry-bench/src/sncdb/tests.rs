@@ -122,3 +122,20 @@ fn rows_have_a_name_each() {
     // Its profile has no cache.
     assert!(!names("broadwell-2699v4-cod-on").contains(&"random_wait".to_owned()));
 }
+
+#[test]
+fn rows_say_what_a_run_was() {
+    let (one, other) = (NodeId(0), NodeId(1));
+    let run = TaskRun {
+        queries_per_s: 7.0,
+        deviation: 2.0,
+        fairness: 0.5,
+        traffic: vec![(one, one, 3e9), (one, other, 1e9)],
+        away: 0.25,
+    };
+    let rows: Vec<(String, f64)> =
+        rows_of("x", ": ", &run).into_iter().map(|row| (row.name, row.value)).collect();
+    let wanted = [("", 7.0), (": deviation", 2.0), (": memory", 4.0), (": away", 1.0), (": stolen", 25.0)];
+    let wanted = wanted.into_iter().chain([(": fairness", 0.5)]);
+    assert!(rows.iter().cloned().eq(wanted.map(|(what, value)| (format!("x{what}"), value))), "{rows:?}");
+}

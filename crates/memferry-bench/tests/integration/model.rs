@@ -6,6 +6,7 @@ use memferry::model::ModelError;
 use memferry::topology::Machine;
 use memferry_bench::harness::Row;
 use memferry_bench::model::{self, Why};
+use memferry_bench::sncdb;
 
 fn xeon_max() -> Machine {
     Machine::from_profile("xeon-max-9468-2s-flat").expect("built in")
@@ -315,4 +316,73 @@ fn every_key_of_a_scenario_counts() {
         }
     }
     assert!(unused.is_empty(), "{unused:?}");
+}
+
+/// Queries per second of each bar, from six columns on the first table to none. After an intended change of the model, write
+/// the new ones here and in docs/decisions/sub-numa-study.md.
+#[test]
+fn bars_of_figures_12_to_14() {
+    let runs = [
+        ("SNC off", ""),
+        ("SNC off, half of the cores", ""),
+        ("both sub-domains", "all"),
+        ("both sub-domains, stealing", "all_stealing"),
+        ("half of the cores", "half"),
+        ("half of the cores, stealing", "half_stealing"),
+        ("sub-domain 0a", "first"),
+        ("sub-domain 0b", "second"),
+    ];
+    const FIGURE_12: [[f64; 7]; 8] = [
+        [115.56, 115.56, 115.56, 115.56, 115.56, 115.56, 115.56],
+        [115.56, 115.56, 115.56, 115.56, 115.56, 115.56, 115.56],
+        [60.42, 72.59, 90.79, 120.54, 90.47, 72.45, 60.35],
+        [61.24, 73.46, 91.67, 120.54, 91.55, 73.43, 61.22],
+        [60.43, 72.54, 90.66, 120.27, 90.52, 72.44, 60.35],
+        [61.24, 73.45, 91.40, 120.27, 91.37, 73.37, 61.22],
+        [60.42, 65.06, 70.47, 70.51, 70.83, 71.30, 62.00],
+        [62.02, 71.31, 70.82, 70.45, 70.41, 64.98, 60.35],
+    ];
+    const FIGURE_13: [[f64; 7]; 8] = [
+        [111.01, 111.00, 111.00, 111.00, 111.00, 111.00, 111.01],
+        [111.01, 111.00, 111.00, 111.00, 111.00, 111.00, 111.01],
+        [58.05, 69.73, 87.07, 115.79, 86.93, 69.59, 57.97],
+        [60.00, 71.95, 89.42, 115.79, 89.32, 71.88, 59.97],
+        [58.05, 69.68, 87.10, 115.53, 86.98, 69.55, 57.98],
+        [60.00, 71.88, 89.04, 115.53, 88.94, 71.80, 59.98],
+        [58.05, 62.61, 67.97, 68.56, 69.45, 70.49, 62.00],
+        [62.02, 70.49, 69.44, 68.50, 67.91, 62.54, 57.97],
+    ];
+    const FIGURE_14: [[f64; 7]; 8] = [
+        [80.78, 80.37, 80.12, 80.04, 80.12, 80.37, 80.78],
+        [80.78, 80.37, 80.12, 80.04, 80.12, 80.37, 80.78],
+        [42.24, 50.59, 63.04, 83.50, 62.91, 50.49, 42.19],
+        [50.28, 59.64, 71.25, 83.50, 71.29, 59.61, 50.26],
+        [42.24, 50.53, 63.12, 83.31, 62.94, 50.49, 42.19],
+        [50.28, 59.00, 69.92, 83.31, 69.86, 58.95, 50.26],
+        [42.24, 45.88, 50.34, 53.70, 57.68, 62.40, 62.00],
+        [62.02, 62.38, 57.65, 53.66, 50.29, 45.82, 42.19],
+    ];
+    let of_machine =
+        sncdb::rows(&Machine::from_profile("skylake-8180-snc-on").expect("built in")).expect("known");
+    for (figure, range_pred, wanted) in
+        [(12, 10_000, FIGURE_12), (13, 100_000, FIGURE_13), (14, 1_000_000, FIGURE_14)]
+    {
+        let rows =
+            model::scenario(&format!("snc-figure-{figure}")).expect("built in").run(None).expect("known");
+        let value = |rows: &[Row], name: &str| rows.iter().find(|row| row.name == name).expect(name).value;
+        for ((run, setting), wanted) in runs.into_iter().zip(wanted) {
+            for (second, wanted) in wanted.into_iter().enumerate() {
+                let first = 6 - second;
+                let found = value(&rows, &format!("{run}, {first}/{second}"));
+                assert!(
+                    (found / wanted - 1.0).abs() < 1e-3,
+                    "figure {figure}, {run}, {first}/{second}: {found}"
+                );
+                if !setting.is_empty() {
+                    let same = value(&of_machine, &format!("scan_{range_pred}_{setting}_{first}_{second}"));
+                    assert_eq!(same, found, "figure {figure}, {run}, {first}/{second}");
+                }
+            }
+        }
+    }
 }

@@ -227,3 +227,22 @@ fn table(rows: &[Row]) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_guest_are_emulated() {
+        let machine = Machine::two_tiers().unwrap();
+        let mut record: Record = start_record("x", machine, 1, json!({ "rows": 5 }));
+        record.rows = vec![
+            Row::median("measured", "ns", Provenance::Measured, &[1.0]),
+            Row::modelled("modelled", 2.0, "ns"),
+        ];
+        let of_guest = of_guest(&record, "xeon-max");
+        assert_eq!(of_guest.options, json!({ "rows": 5, "on": "guest", "guest": "xeon-max" }));
+        let how: Vec<Provenance> = of_guest.rows.iter().map(|row| row.provenance).collect();
+        assert_eq!(how, [Provenance::Emulated, Provenance::Modelled]);
+    }
+}

@@ -449,3 +449,52 @@ fn files_are_written_whole_or_not_at_all() {
     write_all(&other, &files("missing/b.csv")).unwrap_err();
     assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
 }
+
+/// The bars are those of the scenarios, and their parts are all of the traffic.
+#[test]
+fn figures_of_the_study_are_its_runs() {
+    let figures = Papers::read().unwrap().study_figures().unwrap();
+    let points = |name: &str| {
+        &figures.iter().find(|it| it.name == format!("greinsmark-figure-{name}")).unwrap().points
+    };
+    for number in 12..=14 {
+        let rows =
+            memferry_bench::model::scenario(&format!("snc-figure-{number}")).unwrap().run(None).unwrap();
+        let value = |name: &str| rows.iter().find(|row| row.name == name).unwrap().value;
+        for (bar, run) in [
+            ("SNC off", "SNC off"),
+            ("SNC off, half", "SNC off, half of the cores"),
+            ("both", "both sub-domains"),
+            ("both, steal", "both sub-domains, stealing"),
+            ("half", "half of the cores"),
+            ("half, steal", "half of the cores, stealing"),
+            ("0a", "sub-domain 0a"),
+            ("0b", "sub-domain 0b"),
+        ] {
+            for first in 0..=6 {
+                let skew = format!("{first}/{}", 6 - first);
+                let name = format!("{run}, {skew}");
+                let of = |kind: &str, panel: &str| -> Vec<f64> {
+                    let is = |it: &&Point| it.x == bar && it.series == skew && it.panel.starts_with(panel);
+                    points(&format!("{number}-{kind}")).iter().filter(is).filter_map(|it| it.y).collect()
+                };
+                assert_eq!(of("throughput", ""), [value(&name)], "{number}: {name}");
+                for (panel, what) in [("", "memory"), ("remote", "away")] {
+                    let (found, wanted): (f64, f64) =
+                        (of("memory", panel).iter().sum(), value(&format!("{name}: {what}")));
+                    assert!((found - wanted).abs() < 1e-6, "{number}: {name}, {what}: {found} and {wanted}");
+                }
+            }
+        }
+    }
+    // Sizes beside the printed ones; and the loss if a random access did nothing but wait for memory.
+    for column in ["C0, with its index", "each of C1 to C6"] {
+        let of = |how: Provenance| {
+            points("8").iter().find(|it| it.x == column && it.how == how).and_then(|it| it.y).unwrap()
+        };
+        let (modelled, published) = (of(Provenance::Modelled), of(Provenance::Published));
+        assert!((modelled / published - 1.0).abs() < 0.03, "{column}: {modelled} and {published}");
+    }
+    let least = points("11").iter().find(|it| it.x == "SNC" && it.how == Provenance::Modelled).unwrap();
+    assert!((least.y.unwrap() - 87.07).abs() < 0.05 && least.range.is_some(), "{least:?}");
+}

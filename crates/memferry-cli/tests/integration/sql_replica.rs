@@ -33,6 +33,16 @@ fn a_table_is_replicated_and_restored_by_another_session() {
         let restore = at(&file, &format!("restore table lineitem from FILE {options}; {query}"));
         assert_eq!(prints(&[&with[..], &[&restore]].concat()), expected, "{options}");
     }
+    let size = |options: &str| -> f64 {
+        let restore = at(&file, &format!("restore table t from FILE {options}"));
+        let printed = prints(&[&with[..3], &[&restore]].concat());
+        let (_, after) = printed.split_once("16 columns, ").unwrap();
+        let (number, unit) = after.split_once(' ').unwrap();
+        assert!(unit.starts_with("MiB on"), "{printed}");
+        number.parse().unwrap()
+    };
+    let sizes = [size("packed"), size("packed (l_orderkey)"), size("")];
+    assert!(sizes.is_sorted_by(|one, other| one < other), "{sizes:?}");
     let shown = at(&file, "restore table t from FILE place column l_tax numa node (1); show placement t");
     let shown = prints(&[&with[..], &[&shown]].concat());
     let tax = shown.lines().find(|line| line.contains("l_tax")).unwrap();

@@ -203,3 +203,27 @@ impl ScanReport {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_counted_by_distance() {
+        let metrics = ExecutionPlanMetricsSet::new();
+        let scan = ScanMetrics::new(&metrics, 0, Some(1));
+        for (distance, bytes) in
+            [(Distance::Own, 1), (Distance::SameSocket, 20), (Distance::OtherSocket, 300)]
+        {
+            scan.opened(Some(distance));
+            scan.home_read(Some(distance), bytes);
+        }
+        scan.opened(None);
+        let metrics = metrics.clone_inner();
+        let sum = |name: &str| metrics.sum_by_name(name).unwrap().as_usize();
+        for (name, bytes) in [("local", 1), ("same_socket", 20), ("remote", 300)] {
+            let found = (sum(&format!("row_groups_{name}")), sum(&format!("bytes_{name}")));
+            assert_eq!(found, (1, bytes), "{name}");
+        }
+    }
+}

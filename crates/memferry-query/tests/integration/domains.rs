@@ -188,6 +188,30 @@ async fn explain_shows_the_placement_and_metrics_count_it() {
     assert_eq!(count::<DomainExec>(plan.as_ref()), 0);
 }
 
+/// A partition that runs alone reads all row groups: its own, and those of the other domain of the socket.
+#[tokio::test]
+async fn metrics_say_how_far_row_groups_are() {
+    let Some(domains) = two_domains() else { return };
+    let context = on(&domains, Prefetch::Off, "opportunistic", "any").await;
+    let plan = planned(&context, "select a from t").await;
+    assert_eq!(rows(plan.as_ref(), &context.task_ctx(), &[1]).await.len(), 20_000);
+    let found = |unit: &str| {
+        ["local", "same_socket", "remote"].map(|it| metric(plan.as_ref(), &format!("{unit}_{it}")))
+    };
+    // Partitions lie in the two domains in turns.
+    let data = table(&two_tiers());
+    let of_domain = |domain: usize| data.partitions().iter().skip(domain).step_by(2).flatten();
+    let groups = [1, 0].map(|domain| of_domain(domain).count());
+    assert_eq!(found("row_groups"), [groups[0], groups[1], 0]);
+    let rows = [1, 0].map(|domain| of_domain(domain).map(|group| group.rows()).sum::<usize>());
+    let bytes = found("bytes");
+    for (rows, bytes) in rows.into_iter().zip(bytes) {
+        // Values and their validity, and each buffer is rounded up.
+        assert!((8 * rows..8 * rows + rows / 4).contains(&bytes), "{bytes} bytes of {rows} rows");
+    }
+    assert_eq!(bytes[2], 0);
+}
+
 /// On the same domain they would all wait for its scans, and the other domains would be idle.
 #[tokio::test]
 async fn the_ends_of_aggregations_take_the_domains_in_turns() {

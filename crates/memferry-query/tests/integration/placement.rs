@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, RecordBatchIterator};
 use arrow::compute::concat_batches;
@@ -301,6 +301,23 @@ impl Progress for Counted {
     fn advance(&self, rows: u64) {
         self.0.lock().unwrap().1 += rows;
     }
+}
+
+/// Queries that are planned while a move runs would otherwise read tables that nobody asked for.
+#[tokio::test]
+async fn nobody_sees_a_part_of_a_move() {
+    let table = tiered(&six_groups());
+    let before = table.data();
+    let (everything, counted) = (placement("numa node (1)"), Arc::new(Counted::default()));
+    // After the first of six row groups it pauses for a minute.
+    let mut moving = Box::pin(table.place_within(&everything, 1e-9, Arc::clone(&counted) as _));
+    while counted.0.lock().unwrap().1 == 0 {
+        assert!(poll!(&mut moving).is_pending());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(Arc::ptr_eq(&before, &table.data()), "one row group is copied");
+    drop(moving);
+    assert!(Arc::ptr_eq(&before, &table.data()), "it was cancelled");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The scheduler on this machine: its domains, or one domain for each CPU.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use memferry::topology::{Machine, NodeId};
@@ -45,6 +45,53 @@ fn tasks_run_on_the_cpus_of_their_domain() {
             assert_eq!((metrics.tasks_run, metrics.threads_unbound, metrics.workers), (20, 0, 1));
         }
     }
+}
+
+#[test]
+fn a_worker_that_is_always_bound_has_one_cpu() {
+    let domains = Domains::of(&Machine::discover().unwrap()).unwrap();
+    let first = domains.on(&[domains[0].cpu_node]).unwrap();
+    let cpus = first[0].cpus.clone();
+    let one_each: Vec<Vec<u32>> = cpus.iter().map(|&cpu| vec![cpu]).collect();
+    for (binding, wanted) in
+        [(Binding::Opportunistic, vec![cpus.clone(); cpus.len()]), (Binding::Always, one_each)]
+    {
+        let scheduler = Scheduler::start(first.clone(), binding).unwrap();
+        // Each task keeps its thread until all threads of the domain have begun.
+        let all = Arc::new(Barrier::new(cpus.len()));
+        let task = |all: Arc<Barrier>| async move {
+            all.wait();
+            allowed().await
+        };
+        let tasks: Vec<_> = cpus.iter().map(|_| scheduler.spawn(Some(0), task(Arc::clone(&all)))).collect();
+        let mut found: Vec<_> = tasks.into_iter().map(|task| scheduler.block_on(task).unwrap()).collect();
+        found.sort();
+        assert_eq!(found, wanted, "{binding}");
+    }
+}
+
+#[test]
+fn tasks_that_wait_are_counted() {
+    let scheduler = Scheduler::start(one_cpu_each(), Binding::Opportunistic).unwrap();
+    let (started, has_started) = oneshot::channel();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let busy = scheduler.spawn(Some(0), async move {
+        started.send(()).unwrap();
+        // Until the sender is dropped.
+        let _ = held.recv();
+    });
+    scheduler.block_on(has_started).unwrap();
+    let mut tasks: Vec<_> = (0..5).map(|_| scheduler.spawn(Some(0), async {})).collect();
+    let counts = || {
+        let of_first = &scheduler.metrics()[0];
+        (of_first.tasks_run, of_first.tasks_alive, of_first.tasks_queued)
+    };
+    assert_eq!(counts(), (0, 6, 5));
+    drop(release);
+    tasks.push(busy);
+    tasks.into_iter().for_each(|task| scheduler.block_on(task).unwrap());
+    let (run, _, queued) = counts();
+    assert_eq!((run, queued), (6, 0));
 }
 
 #[test]
