@@ -46,6 +46,8 @@ pub(crate) struct Workers {
     directory: tempfile::TempDir,
     pub(crate) addresses: Vec<String>,
     processes: Vec<Option<Child>>,
+    /// Bounds of tables that are sharded by range.
+    bounds: Vec<(&'static str, &'static str)>,
 }
 
 impl Workers {
@@ -55,7 +57,8 @@ impl Workers {
         let alone = ONE_CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
         let addresses = free_addresses(count).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        Workers { _alone: alone, directory, addresses, processes: (0..count).map(|_| None).collect() }
+        let processes = (0..count).map(|_| None).collect();
+        Workers { _alone: alone, directory, addresses, processes, bounds: vec![] }
     }
 
     /// `count` workers that have loaded their tables.
@@ -80,7 +83,10 @@ impl Workers {
                     Some((_, path)) if path.starts_with('/') => PathBuf::from(path),
                     other => tpch_file(&files(), other.map_or(name, |(_, other)| other)),
                 };
-                let key = key.map(|key| format!("key = '{key}'\n")).unwrap_or_default();
+                let mut key = key.map(|key| format!("key = '{key}'\n")).unwrap_or_default();
+                if let Some((_, bounds)) = self.bounds.iter().find(|(table, _)| table == name) {
+                    key.push_str(&format!("bounds = {bounds}\n"));
+                }
                 format!("[[tables]]\nname = '{name}'\nlocation = '{}'\n{key}", location.display())
             })
             .collect();
@@ -246,6 +252,28 @@ async fn tables_that_are_sharded_by_the_join_are_joined_in_place() {
     for sql in [in_place, thrice, grouped, of_groups, with_small, outer, full].into_iter().chain(moved) {
         let answer = cluster.query_whole(sql).await.unwrap().collect().await.unwrap();
         answers_equal(&answer, &expected(&alone, sql).await).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+}
+
+/// A range and a hash of equal keys are different shards, and so are ranges with other bounds.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_sharded_by_range_are_joined_in_place_if_their_bounds_are_equal() {
+    let alone = alone().await;
+    let sql = "SELECT count(*), count(l_orderkey), count(o_orderkey), sum(o_totalprice) \
+               FROM (SELECT * FROM orders WHERE o_custkey > 1000) o \
+               FULL JOIN (SELECT * FROM lineitem WHERE l_suppkey > 50) l ON o_orderkey = l_orderkey";
+    let expected = expected(&alone, sql).await;
+    // Keys of orders are up to 60 000.
+    let lines = "[10000, 20000, 45000]";
+    for (orders, is_in_place) in [(Some(lines), true), (Some("[5000, 30000, 50000]"), false), (None, false)] {
+        let mut workers = Workers::new(2);
+        workers.bounds = [("lineitem", lines)].into_iter().chain(orders.map(|it| ("orders", it))).collect();
+        (0..2).for_each(|worker| workers.start(worker, 1, "shards = 4"));
+        workers.wait(2).await;
+        let cluster = workers.cluster();
+        assert_eq!(exchanges(&cluster, sql).await == 0, is_in_place, "orders by {orders:?}");
+        let answer = cluster.query_whole(sql).await.unwrap().collect().await.unwrap();
+        answers_equal(&answer, &expected).unwrap_or_else(|error| panic!("orders by {orders:?}: {error}"));
     }
 }
 
@@ -485,6 +513,43 @@ async fn a_worker_that_dies_after_rows_were_returned_is_named() {
     let ClusterError::Partial(lost) = &error else { panic!("{error}") };
     assert_eq!((&lost.worker, lost.rows), (&victim, rows));
     assert!(error.to_string().contains("run the query again"), "{error}");
+}
+
+/// Its queries go on to their end, and new ones use its replicas.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_asked_to_end_ends_after_its_queries() {
+    let mut workers = Workers::ready(3).await;
+    let cluster = workers.cluster();
+    // More rows than connections hold, and no stage that would start later.
+    let from = "FROM lineitem a JOIN lineitem b ON a.l_orderkey = b.l_orderkey \
+                JOIN lineitem c ON b.l_orderkey = c.l_orderkey";
+    let expected = count(&expected(&alone().await, &format!("SELECT count(*) {from}")).await) as usize;
+    let mut answer =
+        cluster.query(&format!("SELECT a.l_comment, b.l_comment, c.l_comment {from}")).await.unwrap();
+    let mut rows = answer.next().await.unwrap().unwrap().num_rows();
+    workers.signal(1, libc::SIGTERM);
+    // It has stopped to listen while its query runs.
+    let began = Instant::now();
+    while std::net::TcpStream::connect(&workers.addresses[1]).is_ok() {
+        assert!(began.elapsed() < LIMIT, "it listens on");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let lost = cluster.query_whole("SELECT count(*) FROM orders").await.unwrap().lost();
+    assert!(lost.len() == 1 && lost[0].contains(&workers.addresses[1]), "{lost:?}");
+    while let Some(batch) = answer.next().await {
+        rows += batch.unwrap().num_rows();
+    }
+    assert_eq!(rows, expected);
+    drop(answer);
+    let began = Instant::now();
+    let ended = loop {
+        if let Some(ended) = workers.processes[1].as_mut().unwrap().try_wait().unwrap() {
+            break ended;
+        }
+        assert!(began.elapsed() < LIMIT, "it does not end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(ended.success(), "{ended}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

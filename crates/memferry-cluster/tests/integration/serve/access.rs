@@ -4,11 +4,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use arrow_flight::sql::{
+    ActionCreatePreparedStatementRequest, ActionCreatePreparedStatementResult, Any,
+    CommandPreparedStatementQuery, ProstMessageExt,
+};
+use arrow_flight::{Action, CancelFlightInfoRequest, FlightDescriptor};
 use memferry_cluster::serve::{Access, TlsFiles};
+use prost::Message;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tonic::Code;
 use tonic::transport::{Certificate, ClientTlsConfig};
+use tonic::{Code, Request};
 
 use super::fixture::{Client, Fixture, query, to_status};
 
@@ -66,7 +72,27 @@ async fn queries_belong_to_their_user() {
     bob.handshake("bob", "other").await.unwrap();
     let info = ann.execute("select 1 as n".to_owned(), None).await.unwrap();
     assert_eq!(super::fixture::fetch(&mut bob, &info).await.unwrap_err().code(), Code::NotFound);
+    // Who may not fetch a query may not cancel it.
+    let cancel = CancelFlightInfoRequest::new(info.clone()).encode_to_vec();
+    let error = to_status(bob.do_action(Action::new("CancelFlightInfo", cancel)).await.unwrap_err());
+    assert_eq!(error.code(), Code::NotFound, "{error}");
     super::fixture::fetch(&mut ann, &info).await.unwrap();
+    // Nor are prepared statements used by others.
+    let create =
+        ActionCreatePreparedStatementRequest { query: "select 1 as n".to_owned(), transaction_id: None };
+    let create = Action::new("CreatePreparedStatement", create.as_any().encode_to_vec());
+    let created = ann.do_action(create).await.unwrap().message().await.unwrap().unwrap();
+    let created: ActionCreatePreparedStatementResult =
+        Any::decode(&*created.body).unwrap().unpack().unwrap().unwrap();
+    let command =
+        CommandPreparedStatementQuery { prepared_statement_handle: created.prepared_statement_handle };
+    for (client, may_use) in [(&mut bob, false), (&mut ann, true)] {
+        let mut request = Request::new(FlightDescriptor::new_cmd(command.as_any().encode_to_vec()));
+        let token = format!("Bearer {}", client.token().unwrap());
+        request.metadata_mut().insert("authorization", token.parse().unwrap());
+        let code = client.inner_mut().get_flight_info(request).await.err().map(|error| error.code());
+        assert_eq!(code, (!may_use).then_some(Code::NotFound));
+    }
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Queries beyond their memory, their time and their number, and messages beyond their size.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::Action;
+use async_trait::async_trait;
+use datafusion::catalog::{SchemaProvider, TableProvider};
+use datafusion::error::DataFusionError;
 use futures::StreamExt;
 use tonic::Code;
 
@@ -38,6 +42,39 @@ async fn a_query_beyond_its_time_is_stopped() {
     }
     fixture.idle().await;
     assert_eq!(fixture.metric("memferry_serve_queries_total{outcome=\"time\"}"), 2.0);
+    fixture.answers().await;
+}
+
+/// A schema whose tables are never found.
+#[derive(Debug)]
+struct Stuck;
+
+#[async_trait]
+impl SchemaProvider for Stuck {
+    fn table_names(&self) -> Vec<String> {
+        vec![]
+    }
+
+    async fn table(&self, _: &str) -> Result<Option<Arc<dyn TableProvider>>, DataFusionError> {
+        std::future::pending().await
+    }
+
+    fn table_exist(&self, _: &str) -> bool {
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planning_beyond_the_time_of_a_query_is_stopped() {
+    let fixture = Fixture::with(|options| options.limits.query_time = Duration::from_secs(2)).await;
+    let catalog = fixture.context.catalog("datafusion").unwrap();
+    catalog.register_schema("stuck", Arc::new(Stuck)).unwrap();
+    let mut client = fixture.client().await;
+    let planned = query(&mut client, "select * from stuck.t");
+    let planned =
+        tokio::time::timeout(Duration::from_secs(20), planned).await.expect("it is planned on and on");
+    let error = planned.unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
     fixture.answers().await;
 }
 

@@ -87,7 +87,16 @@ async fn metrics_are_in_the_format_of_prometheus() {
         }
     }
     assert!(body.contains(&format!("memferry_serve_rows_total {}\n", super::fixture::ROWS)), "{body}");
-    assert!(body.contains("memferry_serve_query_seconds_count 1\n"), "{body}");
+    for line in [
+        "memferry_serve_query_seconds_count 1",
+        "memferry_serve_first_batch_seconds_count 1",
+        "memferry_serve_queries_total{outcome=\"done\"} 1",
+    ] {
+        assert!(body.lines().any(|it| it == line), "{line} is missing:\n{body}");
+    }
+    // Integers of 8 bytes.
+    let bytes = fixture.metric("memferry_serve_bytes_total");
+    assert!(bytes >= 8.0 * super::fixture::ROWS as f64, "{bytes}");
     let lost = http_get(fixture.server.http_address().unwrap(), "/nowhere").await;
     assert!(lost.starts_with("HTTP/1.1 404"), "{lost}");
 }
