@@ -82,7 +82,7 @@ fn placement() {
     let text = prints(&advise);
     for part in [
         "Modelled on xeon-max-9468-2s-flat, by the reads of 3 runs",
-        "a       8         3.1 MiB",
+        "a       8         1.5 MiB",
         "a: the CPUs of node 0 read it from node 0 at 67.5 GB/s, and would at 133.8 GB/s.",
         "1.98 times as fast",
         "ALTER TABLE t COLUMN a NUMA NODE (8);",
