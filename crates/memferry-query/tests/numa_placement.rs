@@ -49,6 +49,8 @@ fn table(machine: &Arc<Machine>, home: NodeId, placement: &str) -> TableData {
         placement,
         partitions: 1,
         row_group_rows: GROUP_ROWS,
+        // In eight bytes each.
+        narrow: false,
         ..Layout::new(Arc::clone(machine), home)
     };
     load::from_batches(rows.schema(), &[vec![rows]], &layout).unwrap()
@@ -286,6 +288,7 @@ async fn copies_are_on_the_near_node_of_the_reading_domain() {
         placement: PlacementClause::on(&homes).into(),
         partitions,
         row_group_rows: 8192,
+        narrow: false,
         ..Layout::new(Arc::clone(&machine), homes[0])
     };
     let data = Arc::new(load::from_batches(rows.schema(), &parts, &layout).unwrap());

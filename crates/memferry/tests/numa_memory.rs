@@ -278,7 +278,9 @@ fn a_tail_needs_no_more_than_it_takes() {
         let _filling = fill_for_good(machine, node);
         drop(tail);
         let room = machine.free_bytes(node).unwrap() as usize;
-        assert!(room < HUGE);
+        if !(16 * PAGE..HUGE).contains(&room) {
+            return skip(Needs::Memory, "other memory became free or was taken meanwhile");
+        }
         let set = NodeSet::from([node, other]);
         for first in 0..4 {
             // Its one huge page has to be the other's: which turn it is depends on the address.
@@ -288,13 +290,13 @@ fn a_tail_needs_no_more_than_it_takes() {
             let options = MappingOptions { populate: false, ..Binding::Interleave(set.clone()).into() };
             let mut mapping = Mapping::with(machine, HUGE + PAGE, options).unwrap();
             let is_other = set.iter().nth(mapping.as_ptr().addr() / HUGE % 2) == Some(other);
-            if is_other && room > 16 * PAGE {
+            if is_other {
                 mapping.populate(machine).unwrap();
                 return assert_eq!(Placement::of(&mapping).unwrap().absent(), 0);
             }
             drop(before);
         }
-        skip(Needs::Memory, "no such address, or no room at all");
+        skip(Needs::Memory, "no such address");
     });
 }
 
