@@ -585,6 +585,14 @@ fn a_crowd_is_served_or_refused() {
         crowd.push(socket);
     }
     assert!(crowd.len() > 200, "{} connections", crowd.len());
+    // With the client from before, one too many.
+    if crowd.len() >= CONNECTIONS_MAX {
+        let last = crowd.last_mut().unwrap();
+        last.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut told = Vec::new();
+        let _ = last.read_to_end(&mut told);
+        assert!(String::from_utf8_lossy(&told).contains("53300"), "{told:?}");
+    }
     assert_eq!(served.ask(&client, "select 5").unwrap(), ["5"], "while the crowd is there");
     drop(crowd);
     // The listener, the client from before, and a few that are just ending.
