@@ -515,7 +515,7 @@ async fn a_worker_that_dies_after_rows_were_returned_is_named() {
     assert!(error.to_string().contains("run the query again"), "{error}");
 }
 
-/// Its queries go on to their end, and new ones use its replicas.
+/// Its queries go on to their end. New ones use a connection that is there, or the replicas of its shards.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_asked_to_end_ends_after_its_queries() {
     let mut workers = Workers::ready(3).await;

@@ -177,9 +177,10 @@ mod tests {
         let decimals = cast(&numbers, &DataType::Decimal128(15, 2)).unwrap();
         let narrow = BitPacked::narrow(&[Arc::clone(&decimals)]).unwrap();
         let bits = BitPacked::pack(&[Arc::clone(&numbers)]).unwrap();
-        let packed = [(narrow, &decimals), (bits, &numbers)].map(|(column, values)| {
-            (column.array, Some(Encoding::Narrow(column.packed)), Arc::clone(values))
-        });
+        let packed = [
+            (narrow.array, Some(Encoding::Narrow(narrow.packed)), Arc::clone(&decimals)),
+            (bits.array, Some(Encoding::Packed(bits.packed)), Arc::clone(&numbers)),
+        ];
         let as_they_are =
             [numbers.clone(), cast(&numbers, &DataType::Int16).unwrap(), floats, strings, decimals.clone()]
                 .map(|values| (Arc::clone(&values), None, values));

@@ -154,7 +154,8 @@ impl BitPacked {
         if !pieces.iter().all(|piece| integers.fit(piece)) {
             return invalid(format!("values of {value_type} beyond 64 bits cannot be packed"));
         }
-        pack(&pieces, integers, value_type, |width| width)
+        let range = Range::of(&pieces, integers);
+        pack(&pieces, integers, value_type, &range, range.bits)
     }
 
     /// Packs values of eight and more bytes in one, two, four or eight bytes each: the fewest that hold all of them. `None` for
@@ -168,14 +169,12 @@ impl BitPacked {
         if !pieces.iter().all(|piece| integers.fit(piece)) {
             return None;
         }
-        let bytes_of = |width: u32| width.next_power_of_two().max(u8::BITS);
-        if integers.bytes == size_of::<u64>() {
-            let (_, width) = range(&pieces, integers);
-            if bytes_of(width) == u64::BITS {
-                return None;
-            }
+        let range = Range::of(&pieces, integers);
+        let width = range.bits.next_power_of_two().max(u8::BITS);
+        if width as usize >= 8 * integers.bytes {
+            return None;
         }
-        pack(&pieces, integers, value_type, bytes_of).ok()
+        pack(&pieces, integers, value_type, &range, width).ok()
     }
 
     /// The bit-packed column that a field describes; `None` for other columns.
@@ -363,11 +362,10 @@ fn pack(
     pieces: &[ArrayData],
     integers: Integers,
     value_type: DataType,
-    width_of: impl Fn(u32) -> u32,
+    range: &Range,
+    width: u32,
 ) -> Result<PackedColumn, ArrowError> {
-    let (bounds, bits) = range(pieces, integers);
-    let reference = bounds.map_or(0, |(least, _)| least);
-    let width = width_of(bits);
+    let reference = range.bounds.map_or(0, |(least, _)| least);
     let rows = pieces.iter().map(ArrayData::len).sum();
     let mut packer = Packer::new(width, rows);
     for piece in pieces {
@@ -379,29 +377,38 @@ fn pack(
     let (item, length) = packed.list();
     let bits = Arc::new(BooleanArray::new(bits, None));
     let array = FixedSizeListArray::try_new_with_length(item, length, bits, validity(pieces), rows)?;
-    let bounds = bounds.filter(|&(_, most)| integers.is_signed || most <= i64::MAX as u64);
+    let bounds = range.bounds.filter(|&(_, most)| integers.is_signed || most <= i64::MAX as u64);
     let values = bounds.map(|(least, most)| least as i64..=most as i64);
     Ok(PackedColumn { packed, array: Arc::new(array), values })
 }
 
-/// The smallest and the largest value, extended to 64 bits with their signs, if there is one; the bits that hold their difference, at
-/// least one.
-fn range(pieces: &[ArrayData], integers: Integers) -> (Option<(u64, u64)>, u32) {
-    // With the sign bit inverted, signed integers have the order of those without sign.
-    let order = if integers.is_signed { 1 << 63 } else { 0 };
-    let (mut least, mut most) = (u64::MAX, 0);
-    for piece in pieces {
-        integers.visit(piece, &mut |value| {
-            if let Some(value) = value {
-                least = least.min(value ^ order);
-                most = most.max(value ^ order);
-            }
-        });
+/// The values that a column has.
+struct Range {
+    /// The smallest and the largest one, extended to 64 bits with their signs; `None` without values.
+    bounds: Option<(u64, u64)>,
+    /// Bits that hold their difference, at least one.
+    bits: u32,
+}
+
+impl Range {
+    fn of(pieces: &[ArrayData], integers: Integers) -> Range {
+        // With the sign bit inverted, signed integers have the order of those without sign.
+        let order = if integers.is_signed { 1 << 63 } else { 0 };
+        let (mut least, mut most) = (u64::MAX, 0);
+        for piece in pieces {
+            integers.visit(piece, &mut |value| {
+                if let Some(value) = value {
+                    least = least.min(value ^ order);
+                    most = most.max(value ^ order);
+                }
+            });
+        }
+        if least > most {
+            return Range { bounds: None, bits: 1 };
+        }
+        let bits = (u64::BITS - (most - least).leading_zeros()).max(1);
+        Range { bounds: Some((least ^ order, most ^ order)), bits }
     }
-    if least > most {
-        return (None, 1);
-    }
-    (Some((least ^ order, most ^ order)), (u64::BITS - (most - least).leading_zeros()).max(1))
 }
 
 /// The validity of pieces one after the other.

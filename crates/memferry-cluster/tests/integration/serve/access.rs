@@ -72,12 +72,12 @@ async fn queries_belong_to_their_user() {
     bob.handshake("bob", "other").await.unwrap();
     let info = ann.execute("select 1 as n".to_owned(), None).await.unwrap();
     assert_eq!(super::fixture::fetch(&mut bob, &info).await.unwrap_err().code(), Code::NotFound);
-    // Who may not fetch a query may not cancel it.
+    // Another user can neither fetch the query nor cancel it.
     let cancel = CancelFlightInfoRequest::new(info.clone()).encode_to_vec();
     let error = to_status(bob.do_action(Action::new("CancelFlightInfo", cancel)).await.unwrap_err());
     assert_eq!(error.code(), Code::NotFound, "{error}");
     super::fixture::fetch(&mut ann, &info).await.unwrap();
-    // Nor are prepared statements used by others.
+    // Nor can another user execute a prepared statement.
     let create =
         ActionCreatePreparedStatementRequest { query: "select 1 as n".to_owned(), transaction_id: None };
     let create = Action::new("CreatePreparedStatement", create.as_any().encode_to_vec());
