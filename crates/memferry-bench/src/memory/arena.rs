@@ -6,7 +6,7 @@ use memferry::internals::CopyMethod;
 use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, MemoryError};
 use memferry::topology::{Machine, NodeId};
 
-use super::kernels;
+use super::kernels::{self, Loops};
 
 /// Two regions of a node's memory: a thread reads the one, and writes or modifies the other.
 ///
@@ -15,6 +15,8 @@ pub(crate) struct Arena {
     source: Mapping,
     target: Mapping,
     at: usize,
+    /// Loops that go through it.
+    loops: Loops,
 }
 
 impl Arena {
@@ -26,14 +28,16 @@ impl Arena {
         huge_pages: HugePages,
     ) -> Result<Arena, MemoryError> {
         let mapping = || Mapping::with(machine, size_bytes, options(node, huge_pages));
-        let mut arena = Arena { source: mapping()?, target: mapping()?, at: 0 };
+        let (mut source, mut target) = (mapping()?, mapping()?);
         // Pages that the kernel has just zeroed may still be in a cache.
-        kernels::write(&mut arena.source, 1);
-        kernels::write(&mut arena.target, 2);
-        Ok(arena)
+        kernels::write(&mut source, 1);
+        kernels::write(&mut target, 2);
+        let loops = Loops::portable();
+        Ok(Arena { source, target, at: 0, loops })
     }
 
     /// `count` arenas, allocated at the same time: one thread after another would dominate the time on large machines.
+    /// Their loops are the fastest ones in the first arena.
     ///
     /// # Errors
     /// Those of [`Mapping::with`].
@@ -45,10 +49,17 @@ impl Arena {
         huge_pages: HugePages,
     ) -> Result<Vec<Arena>, MemoryError> {
         let make = || Arena::new(machine, node, size_bytes, huge_pages);
-        thread::scope(|scope| {
+        let mut arenas = thread::scope(|scope| {
             let threads: Vec<_> = (0..count).map(|_| scope.spawn(make)).collect();
-            threads.into_iter().map(|thread| thread.join().expect("making an arena does not panic")).collect()
-        })
+            let made =
+                threads.into_iter().map(|thread| thread.join().expect("making an arena does not panic"));
+            made.collect::<Result<Vec<Arena>, MemoryError>>()
+        })?;
+        if let Some(first) = arenas.first() {
+            let loops = Loops::fastest(&first.source);
+            arenas.iter_mut().for_each(|arena| arena.loops = loops);
+        }
+        Ok(arenas)
     }
 
     /// The next `size_bytes` of both. Panics if the regions are smaller.
@@ -63,7 +74,7 @@ impl Arena {
     }
 
     pub(crate) fn read(&mut self, size_bytes: usize) {
-        kernels::read(self.next(size_bytes).0);
+        self.loops.read(self.next(size_bytes).0);
     }
 
     pub(crate) fn write(&mut self, size_bytes: usize) {
@@ -73,6 +84,10 @@ impl Arena {
     pub(crate) fn copy(&mut self, method: CopyMethod, size_bytes: usize) {
         let (source, target) = self.next(size_bytes);
         method.copy(source, target);
+    }
+
+    pub(crate) fn loops(&self) -> Loops {
+        self.loops
     }
 
     /// Both regions.

@@ -140,12 +140,13 @@ fn put_load(cpu: u32, arena: &mut Arena, load: Load, shared: &Shared, index: usi
     }
     let mut done = 0;
     while !shared.is_over.load(Ordering::Relaxed) {
+        let loops = arena.loops();
         let (source, target) = arena.next(BLOCK_BYTES);
         match load.traffic {
-            Traffic::Read => _ = kernels::read(source),
+            Traffic::Read => _ = loops.read(source),
             Traffic::Write => kernels::write(target, 3),
             Traffic::Copy => CopyMethod::Memcpy.copy(source, target),
-            Traffic::Mix => _ = kernels::mix(target),
+            Traffic::Mix => _ = loops.mix(target),
         }
         for turn in 0..load.delay {
             black_box(turn);

@@ -51,12 +51,13 @@ impl Site<'_> {
 
 /// Goes through all of an arena.
 fn run(traffic: Traffic, arena: &mut Arena, copy_method: CopyMethod) {
+    let loops = arena.loops();
     let (source, target) = arena.all();
     match traffic {
-        Traffic::Read => _ = kernels::read(source),
+        Traffic::Read => _ = loops.read(source),
         Traffic::Write => kernels::write(target, 3),
         Traffic::Copy => copy_method.copy(source, target),
-        Traffic::Mix => _ = kernels::mix(target),
+        Traffic::Mix => _ = loops.mix(target),
     }
 }
 

@@ -106,6 +106,8 @@ pub struct MeasuredMemory {
     pub notes: Vec<String>,
     /// The fastest method of copies, which all of them use.
     pub copy_method: CopyMethod,
+    /// Bits of the vectors that read fastest beside the loops in C; `None`: those of the compiler's choice.
+    pub vector_bits: Option<usize>,
     /// Bytes of the smallest region of a thread.
     pub region_bytes: usize,
     /// Bytes of the smallest chain.
@@ -183,6 +185,7 @@ impl<'a> MemoryBench<'a> {
             rows: Vec::new(),
             notes: peers.err().map(|why| format!("without loops in C: {why}")).into_iter().collect(),
             copy_method: CopyMethod::Memcpy,
+            vector_bits: None,
             region_bytes: usize::MAX,
             chain_bytes: usize::MAX,
         };
@@ -224,6 +227,7 @@ impl<'a> MemoryBench<'a> {
         if is_first {
             let home = self.cpus(&self.home);
             measured.copy_method = measure::fastest_copy(home, &mut arenas, rounds.cell)?;
+            measured.vector_bits = arenas.first().and_then(|arena| arena.loops().vector_bits());
         }
         let copy_method = measured.copy_method;
         let mut field = Field { arenas: &mut arenas, chain: &chain, line: 0, copy_method };

@@ -124,7 +124,7 @@ impl Peers {
         &self.compiler
     }
 
-    /// [`kernels::read`](super::kernels::read) of whole words.
+    /// [`Loops::read`](super::kernels::Loops::read) of whole words.
     pub(super) fn read(&self, bytes: &[u8]) -> u64 {
         let words_count = words_count(bytes);
         // SAFETY: it reads that many words from an aligned address.
@@ -149,7 +149,7 @@ impl Peers {
         unsafe { (self.copy)(target.as_mut_ptr().cast(), source.as_ptr().cast(), words_count) }
     }
 
-    /// [`kernels::mix`](super::kernels::mix).
+    /// [`Loops::mix`](super::kernels::Loops::mix).
     pub(super) fn mix(&self, bytes: &mut [u8]) -> u64 {
         words_count(bytes);
         // SAFETY: it reads and writes the words of that many pairs of lines from an aligned address on.
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::harness::Random;
-    use crate::memory::kernels;
+    use crate::memory::kernels::{self, Loops};
 
     /// The C loops do what ours do, so that they are compared with equal work.
     #[test]
@@ -200,11 +200,12 @@ mod tests {
         let (mut source, mut ours, mut theirs) = (mapping(), mapping(), mapping());
         source.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
 
-        assert_eq!(peers.read(&source), kernels::read(&source));
+        let loops = Loops::fastest(&source);
+        assert_eq!(peers.read(&source), loops.read(&source));
         peers.copy(&source, &mut theirs);
         assert!(source[..] == theirs[..]);
         ours.copy_from_slice(&source);
-        assert_eq!(peers.mix(&mut theirs), kernels::mix(&mut ours));
+        assert_eq!(peers.mix(&mut theirs), loops.mix(&mut ours));
         assert!(ours[..] == theirs[..] && source[..] != theirs[..]);
         peers.write(&mut theirs, 9);
         kernels::write(&mut ours, 9);

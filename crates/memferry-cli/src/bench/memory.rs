@@ -90,6 +90,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "chain_bytes": measured.chain_bytes,
         "pages": pages,
         "copy_method": measured.copy_method,
+        "vector_bits": measured.vector_bits,
         "compiler": peers.as_ref().ok().map(Peers::compiler),
         "notes": measured.notes,
         "profile": BUILD_PROFILE,
