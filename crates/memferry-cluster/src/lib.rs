@@ -26,6 +26,7 @@ pub mod load;
 pub mod measure;
 mod plan_channel;
 mod planning;
+mod reduce;
 mod replicate;
 mod report;
 mod scan;

@@ -28,6 +28,7 @@ use crate::codec::ShardCodec;
 use crate::colocate::JoinInPlace;
 use crate::description::TableDescription;
 use crate::error::ClusterError;
+use crate::reduce::ReduceGroups;
 use crate::replicate::ReadReplicas;
 use crate::report::WorkerReport;
 use crate::scan::ShardScanExec;
@@ -73,6 +74,7 @@ pub(crate) fn template() -> SessionState {
     let mut builder = SessionStateBuilder::new()
         .with_default_features()
         .with_config(config)
+        .with_optimizer_rule(Arc::new(ReduceGroups))
         .with_physical_optimizer_rules(rules())
         .with_distributed_planner();
     if let Some(distributed) = builder.query_planner().take() {

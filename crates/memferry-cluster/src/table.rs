@@ -85,6 +85,17 @@ pub(crate) async fn with_tables_of(
     replaced.data()
 }
 
+/// Whether a filter depends on a row and nothing else, so that it gives the same wherever it is evaluated.
+pub(crate) fn is_of_rows(filter: &Expr) -> Result<bool> {
+    let has_subquery = filter.exists(|expr| {
+        Ok(matches!(
+            expr,
+            Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) | Expr::OuterReferenceColumn(..)
+        ))
+    })?;
+    Ok(!filter.is_volatile() && !has_subquery)
+}
+
 #[async_trait]
 impl TableProvider for ShardedTable {
     fn schema(&self) -> SchemaRef {
@@ -103,19 +114,10 @@ impl TableProvider for ShardedTable {
         filters
             .iter()
             .map(|filter| {
-                let has_subquery = filter.exists(|expr| {
-                    Ok(matches!(
-                        expr,
-                        Expr::ScalarSubquery(_)
-                            | Expr::InSubquery(_)
-                            | Expr::Exists(_)
-                            | Expr::OuterReferenceColumn(..)
-                    ))
-                })?;
-                Ok(if filter.is_volatile() || has_subquery {
-                    TableProviderFilterPushDown::Unsupported
-                } else {
+                Ok(if is_of_rows(filter)? {
                     TableProviderFilterPushDown::Exact
+                } else {
+                    TableProviderFilterPushDown::Unsupported
                 })
             })
             .collect()

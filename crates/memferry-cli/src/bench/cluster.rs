@@ -20,9 +20,9 @@ use crate::topology;
 /// With --machine, TPC-H on 1 to 64 workers of another machine, on paper. Needs the program memferry-cluster.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Scale of the TPC-H tables.
-    #[arg(long, value_name = "SCALE", default_value_t = 0.1, value_parser = crate::options::scale)]
-    tpch: f64,
+    /// Scale of the TPC-H tables; workers are killed over smaller ones [default: 1, with --machine 0.1].
+    #[arg(long, value_name = "SCALE", value_parser = crate::options::scale)]
+    tpch: Option<f64>,
     /// Runs of each query that are timed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -69,6 +69,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         return predict(arguments, profile, out);
     }
     let Arguments { tpch, rounds, kills, seed, ref keep, .. } = *arguments;
+    let tpch = tpch.unwrap_or(SCALE);
     let options = vec![("tpch", tpch.into()), ("rounds", rounds.into()), ("kills", kills.into())];
     Measured { name: "cluster", command: "measure", seed, options, check, unit }.run(
         keep,
@@ -77,12 +78,17 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     )
 }
 
+/// Where queries take long enough that the time of a message is not most of theirs.
+const SCALE: f64 = 1.0;
+const WORK_SCALE: f64 = 0.1;
+
 /// Tables below this scale have too few rows to tell what grows with them: region and nation are as large as others.
 const WORK_SCALE_MIN: f64 = 0.04;
 
 /// Predicts TPC-H on many workers.
 fn predict(arguments: &Arguments, profile: &str, out: &mut dyn Write) -> Result<()> {
     let Arguments { tpch, rounds, predicted_scale, gigabits, interfaces, latency_us, .. } = *arguments;
+    let tpch = tpch.unwrap_or(WORK_SCALE);
     let keep = &arguments.keep;
     if tpch < WORK_SCALE_MIN {
         return Err(usage(format!(

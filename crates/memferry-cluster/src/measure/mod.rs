@@ -5,7 +5,7 @@
 //! 1, 3, 5 workers ─▶ 22 answers each, compared with those of one process
 //! 3 workers       ─▶ times beside one process on the same CPUs; bytes that workers send each other
 //! 3 workers       ─▶ times to the first rows with and without announcement; bytes read with and without dynamic filters
-//! 3 workers       ─▶ kill -9 of one at a random moment of a random query, again and again
+//! 3 workers       ─▶ kill -9 of one at a random moment of a random query, again and again, over small tables
 //! ```
 
 mod work;
@@ -36,7 +36,7 @@ use crate::planning::PlanOptions;
 /// Clusters of processes on this machine beside one process. Prints counts, times and bytes as one JSON object.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Scale of the TPC-H tables.
+    /// Scale of the TPC-H tables; workers are killed over tables of at most 0.1.
     #[arg(long, value_name = "SCALE", default_value_t = 0.01)]
     tpch: f64,
     /// Runs of each query that are timed.
@@ -55,6 +55,9 @@ pub struct Arguments {
 
 /// Numbers of workers whose answers are compared.
 const SIZES: [usize; 3] = [1, 3, 5];
+
+/// Scale of the tables of workers that are killed, at most: one that is started again loads them.
+const KILLED_SCALE_MAX: f64 = 0.1;
 
 /// Workers of the timed and the killed cluster.
 const WORKERS: usize = 3;
@@ -139,8 +142,18 @@ async fn measure(arguments: &Arguments) -> Result<Measured> {
     }
     let mut workers = Workers::start(WORKERS, &files).await?;
     measure_filters(&alone, &workers, &mut measured).await?;
-    let times = time(&alone, &workers, arguments.rounds, &mut measured).await?;
-    kill(&alone, &mut workers, &times, arguments, &mut measured).await?;
+    time(&alone, &workers, arguments.rounds, &mut measured).await?;
+    if arguments.kills == 0 {
+        return Ok(measured);
+    }
+    if arguments.tpch <= KILLED_SCALE_MAX {
+        kill(&alone, &mut workers, arguments, &mut measured).await?;
+    } else {
+        drop((alone, workers));
+        let files = tpch_files(KILLED_SCALE_MAX, &directory, &())?;
+        let alone = Alone::open(&files, KILLED_SCALE_MAX).await?;
+        kill(&alone, &mut Workers::start(WORKERS, &files).await?, arguments, &mut measured).await?;
+    }
     Ok(measured)
 }
 
@@ -173,16 +186,11 @@ impl Alone {
     }
 }
 
-/// Times each query in turns, alone and on the cluster, and returns the times on the cluster.
-async fn time(
-    alone: &Alone,
-    workers: &Workers,
-    rounds: u32,
-    measured: &mut Measured,
-) -> Result<Vec<Duration>> {
+/// Times each query in turns, alone and on the cluster.
+async fn time(alone: &Alone, workers: &Workers, rounds: u32, measured: &mut Measured) -> Result<()> {
     let cluster = workers.cluster();
     let unannounced = workers.cluster_with(PlanOptions { announce: false, ..PlanOptions::default() })?;
-    let (mut ratios, mut first_rows, mut times) = (0.0, [Vec::new(), Vec::new()], Vec::new());
+    let (mut ratios, mut first_rows) = (0.0, [Vec::new(), Vec::new()]);
     for (number, (sql, _)) in tpch::QUERIES.zip(&alone.queries) {
         let (mut of_one, mut of_cluster, mut shuffled) = (Vec::new(), Vec::new(), 0.0);
         for round in 0..rounds {
@@ -205,7 +213,6 @@ async fn time(
         }
         let (one, of_cluster) = (median(&mut of_one), median(&mut of_cluster));
         ratios += (of_cluster / one).ln();
-        times.push(Duration::from_secs_f64(of_cluster));
         let shuffled = shuffled / f64::from(rounds);
         measured.shuffled_bytes += shuffled;
         measured.queries.insert(format!("seconds_q{number}"), of_cluster);
@@ -226,7 +233,7 @@ async fn time(
     }
     measured.seconds_first_batch = median(&mut first_batch[0]);
     measured.seconds_first_batch_unannounced = median(&mut first_batch[1]);
-    Ok(times)
+    Ok(())
 }
 
 /// Time to the first rows of a query that runs to its end.
@@ -269,15 +276,23 @@ async fn measure_filters(alone: &Alone, workers: &Workers, measured: &mut Measur
 async fn kill(
     alone: &Alone,
     workers: &mut Workers,
-    times: &[Duration],
     arguments: &Arguments,
     measured: &mut Measured,
 ) -> Result<()> {
+    let mut times = Vec::new();
+    for (sql, _) in &alone.queries {
+        // The first run makes connections, and is not timed.
+        for _ in 0..2 {
+            let began = Instant::now();
+            workers.cluster().query(sql).await?.collect().await?;
+            times.push(began.elapsed());
+        }
+    }
     let mut random = Random(arguments.seed);
     for _ in 0..arguments.kills {
         let query = random.below(alone.queries.len());
         let (sql, expected) = &alone.queries[query];
-        let moment = times[query].mul_f64(random.unit());
+        let moment = times[2 * query + 1].mul_f64(random.unit());
         let victim = random.below(WORKERS);
         let began = Instant::now();
         let answer = {

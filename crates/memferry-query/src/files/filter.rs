@@ -271,7 +271,7 @@ impl ExecutionPlan for ConjunctsExec {
         let conjuncts: Vec<_> = self.own().into_iter().chain(&self.joins).map(Arc::clone).collect();
         let schema = input.schema();
         // Neither is known before the rows are decoded. Without them no filter is evaluated by value.
-        let rows = FilterInput { schema: &schema, rows: 0, values: &|_| None };
+        let rows = FilterInput { schema: &schema, rows: 0, results: &Arc::default(), values: &|_| None };
         let filter = RowFilter::try_new(&conjuncts, &rows, self.options)?;
         let schema = self.schema();
         let output =

@@ -23,7 +23,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use arrow::array::{
@@ -65,7 +65,7 @@ const DYNAMIC_PAUSE_CHUNKS_MAX: u32 = 32;
 const DYNAMIC_TRIAL_ROWS: usize = 1024;
 /// Branches of a join's filter that are worth a weaker filter: each row then costs a lookup in each of them.
 const DYNAMIC_BRANCHES_MAX: usize = 4;
-/// A dynamic conjunct is evaluated by value if the partition has at least this many rows for each value of the column ...
+/// A dynamic conjunct is evaluated by value if the table has at least this many rows for each value of the column ...
 const ROWS_PER_VALUE_MIN: usize = 4;
 /// ... and it costs more than this for a row, in nanoseconds: about the cost of a lookup in the results.
 const VALUE_LOOKUP_NS: f64 = 4.0;
@@ -143,14 +143,51 @@ pub(crate) struct FilterOptions {
     pub sparse: bool,
 }
 
-/// The rows of one partition, as far as a [`RowFilter`] must know them.
+/// The rows of a scan, as far as a [`RowFilter`] of one of its partitions must know them.
 pub(crate) struct FilterInput<'a> {
     /// The table's schema.
     pub(crate) schema: &'a SchemaRef,
-    /// Number of rows.
+    /// Number of rows in all partitions.
     pub(crate) rows: usize,
+    /// What the partitions share.
+    pub(crate) results: &'a Arc<ValueResults>,
     /// Smallest and largest value of a column of integers without nulls; `None` for other columns.
     pub(crate) values: &'a dyn Fn(usize) -> Option<RangeInclusive<i64>>,
+}
+
+/// Results of the dynamic filters of a scan for the values of a column, from 0 on. The partition that needs them first evaluates them
+/// for all.
+#[derive(Debug, Default)]
+pub(crate) struct ValueResults(Mutex<Vec<OfFilter>>);
+
+#[derive(Debug)]
+struct OfFilter {
+    filter: Arc<dyn PhysicalExpr>,
+    generation: u64,
+    results: BooleanArray,
+}
+
+impl ValueResults {
+    /// The results of a generation of `filter`; the others wait while one partition evaluates them.
+    fn of(
+        &self,
+        filter: &Arc<dyn PhysicalExpr>,
+        generation: u64,
+        evaluate: impl FnOnce() -> Result<BooleanArray>,
+    ) -> Result<BooleanArray> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.iter().position(|of| Arc::ptr_eq(&of.filter, filter));
+        if let Some(known) = known.map(|index| &all[index]).filter(|of| of.generation == generation) {
+            return Ok(known.results.clone());
+        }
+        let results = evaluate()?;
+        let of = OfFilter { filter: Arc::clone(filter), generation, results: results.clone() };
+        match known {
+            Some(index) => all[index] = of,
+            None => all.push(of),
+        }
+        Ok(results)
+    }
 }
 
 /// The columns of the table in a chunk of rows.
@@ -280,8 +317,10 @@ struct Conjunct {
     kind: Kind,
     /// The evaluated expression, over `schema`. For a dynamic conjunct a snapshot.
     expr: Arc<dyn PhysicalExpr>,
-    /// The live expression of a dynamic conjunct, over the table's schema, and the generation of the snapshot.
+    /// The live expression of a dynamic conjunct, over `schema`, and the generation of the snapshot.
     live: Option<(Arc<dyn PhysicalExpr>, u64)>,
+    /// The conjunct as the scan has it, over the table's schema, and what its partitions share.
+    of_scan: (Arc<dyn PhysicalExpr>, Arc<ValueResults>),
     /// The table's columns that it reads, in `schema`'s order.
     columns: Vec<usize>,
     schema: SchemaRef,
@@ -326,6 +365,7 @@ impl Conjunct {
             (false, false) => Kind::Fallible,
         };
         let comparison = if kind == Kind::Plain { Comparison::of(expr, input.schema) } else { None };
+        let of_scan = (Arc::clone(expr), Arc::clone(input.results));
         let expr = reassign_expr_columns(Arc::clone(expr), &schema)?;
         let live = dynamic.then(|| (Arc::clone(&expr), 0));
         let eval_ns = schema.fields().iter().map(|f| compare_ns_guess(f.data_type())).sum::<f64>();
@@ -342,6 +382,7 @@ impl Conjunct {
             kind,
             expr,
             live,
+            of_scan,
             columns,
             schema,
             eval_ns,
@@ -417,7 +458,8 @@ impl Conjunct {
         if self.results.is_none()
             && let Some(count) = self.values_count
         {
-            self.results = Some(self.evaluate_values(count)?);
+            let (filter, shared) = &self.of_scan;
+            self.results = Some(shared.of(filter, generation, || self.evaluate_values(count))?);
         }
         Ok(true)
     }

@@ -42,7 +42,7 @@ use memferry_schedule::{Domains, Stealing};
 pub use report::ScanReport;
 
 pub(crate) use self::filter::{
-    FilterInput, FilterOptions, RowFilter, Selection, is_literal, is_plain, predicate_of,
+    FilterInput, FilterOptions, RowFilter, Selection, ValueResults, is_literal, is_plain, predicate_of,
 };
 
 use self::admission::Decided;
@@ -61,6 +61,8 @@ pub struct TieredScanExec {
     predicate: Option<Arc<dyn PhysicalExpr>>,
     /// Over the table's schema; rows that fail it are not needed, but may be in the output.
     dynamic: Vec<Arc<dyn PhysicalExpr>>,
+    /// Results of `dynamic` for values of columns.
+    results: Arc<ValueResults>,
     fetch: Option<usize>,
     settings: ScanSettings,
     properties: Arc<PlanProperties>,
@@ -102,6 +104,7 @@ impl TieredScanExec {
             projection,
             predicate: None,
             dynamic: vec![],
+            results: Arc::default(),
             fetch,
             settings,
             properties: Arc::new(properties),
@@ -247,7 +250,7 @@ impl ExecutionPlan for TieredScanExec {
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         // Dynamic filters belong to the last run; no operator would update them in the next one.
         let metrics = ExecutionPlanMetricsSet::new();
-        Ok(Arc::new(Self { dynamic: vec![], metrics, ..self.as_ref().clone() }))
+        Ok(Arc::new(Self { dynamic: vec![], results: Arc::default(), metrics, ..self.as_ref().clone() }))
     }
 
     fn apply_expressions(

@@ -229,7 +229,8 @@ impl PartitionScan {
             &conjuncts,
             &FilterInput {
                 schema: data.schema(),
-                rows: data.partitions()[partition].iter().map(RowGroup::rows).sum(),
+                rows: data.partitions().iter().flatten().map(RowGroup::rows).sum(),
+                results: &scan.results,
                 values: &|column| data.integers(column),
             },
             FilterOptions { reorder: options.reorder_filters, sparse: options.sparse_filters },

@@ -29,7 +29,12 @@ fn table() -> (SchemaRef, Vec<ArrayRef>) {
 
 fn filter_of(exprs: &[Arc<dyn PhysicalExpr>], schema: &SchemaRef, options: FilterOptions) -> RowFilter {
     let values = |column: usize| (column == 0).then_some(0..=4095);
-    RowFilter::try_new(exprs, &FilterInput { schema, rows: 1 << 20, values: &values }, options).unwrap()
+    RowFilter::try_new(
+        exprs,
+        &FilterInput { schema, rows: 1 << 20, results: &Arc::default(), values: &values },
+        options,
+    )
+    .unwrap()
 }
 
 fn compare(schema: &SchemaRef, name: &str, op: Operator, value: i64) -> Arc<dyn PhysicalExpr> {
@@ -180,7 +185,8 @@ fn only_columns_with_few_integers_are_evaluated_by_value() {
     let a = col("a", &schema).unwrap();
     let dynamic: Arc<dyn PhysicalExpr> = Arc::new(DynamicFilterPhysicalExpr::new(vec![a], lit(true)));
     let count = |rows, integers: Option<RangeInclusive<i64>>| {
-        let input = FilterInput { schema: &schema, rows, values: &|_| integers.clone() };
+        let input =
+            FilterInput { schema: &schema, rows, results: &Arc::default(), values: &|_| integers.clone() };
         Conjunct::try_new(&dynamic, &input).unwrap().values_count
     };
     assert_eq!(count(4000, Some(7..=999)), Some(1000));
@@ -189,6 +195,35 @@ fn only_columns_with_few_integers_are_evaluated_by_value() {
     assert_eq!(count(4000, Some(0..=i64::MAX)), None);
     assert_eq!(count(4000, None), None);
     assert_eq!(count(0, Some(0..=0)), None);
+}
+
+/// Another partition takes the results of the first one, until the filter changes. Those of another filter are others.
+#[test]
+fn partitions_share_results_by_value() {
+    let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, false)]));
+    let a = col("a", &schema).unwrap();
+    let at_least = |value: i64| binary(Arc::clone(&a), Operator::GtEq, lit(value), &schema).unwrap();
+    let dynamic = |value| {
+        let filter = DynamicFilterPhysicalExpr::new(vec![Arc::clone(&a)], lit(true));
+        filter.update(at_least(value)).unwrap();
+        Arc::new(filter)
+    };
+    let shared = Arc::default();
+    let input = FilterInput { schema: &schema, rows: 1000, results: &shared, values: &|_| Some(0..=9) };
+    let rejected: ArrayRef = Arc::new(Int64Array::from(vec![0]));
+    let results = |filter: &Arc<dyn PhysicalExpr>| {
+        let mut conjunct = Conjunct::try_new(filter, &input).unwrap();
+        assert!(conjunct.pays(1, &|_: usize| Arc::clone(&rejected)).unwrap());
+        conjunct.results.unwrap()
+    };
+    let (first, second) = (dynamic(3), dynamic(5));
+    let (first_expr, second_expr): (Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>) =
+        (Arc::clone(&first) as _, second);
+    let (of_first, again) = (results(&first_expr), results(&first_expr));
+    assert!(of_first.values().inner().ptr_eq(again.values().inner()), "evaluated once");
+    assert_eq!((of_first.true_count(), results(&second_expr).true_count()), (7, 5));
+    first.update(at_least(8)).unwrap();
+    assert_eq!((results(&first_expr).true_count(), again.true_count()), (2, 7));
 }
 
 #[test]
