@@ -24,6 +24,7 @@ use datafusion::logical_expr::{Aggregate, Expr, Filter, Join, LogicalPlan, Logic
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
+use crate::broadcast::BroadcastOptions;
 use crate::table::is_of_rows;
 
 /// Names of the tables of keys begin with it.
@@ -31,6 +32,12 @@ const KEYS: &str = "__memferry_keys";
 
 /// A filtered table has at most this part of the rows that it is to reduce: otherwise looking up costs more than it saves.
 const ROWS_PART_MAX: usize = 4;
+
+/// DataFusion estimates that a filter passes this part of the rows, if it knows nothing of their values.
+const PASSING_PART: usize = 5;
+
+/// Bytes of a key, which is mostly an integer.
+const KEY_BYTES: usize = 8;
 
 /// Inserts the semi-joins. Runs after filters are at their scans.
 #[derive(Debug)]
@@ -59,15 +66,42 @@ impl OptimizerRule for ReduceGroups {
         };
         for (on_left, on_right) in &join.on {
             let (Expr::Column(on_left), Expr::Column(on_right)) = (on_left, on_right) else { continue };
-            let alias = || config.alias_generator().next(KEYS);
-            if right && let Some(side) = reduced(&join.right, on_right, (&join.left, on_left), &alias)? {
+            let context = Context {
+                alias: &|| config.alias_generator().next(KEYS),
+                broadcasts: &config
+                    .options()
+                    .extensions
+                    .get::<BroadcastOptions>()
+                    .cloned()
+                    .unwrap_or_default(),
+            };
+            if right && let Some(side) = reduced(&join.right, on_right, (&join.left, on_left), &context)? {
                 return rejoined(join, Arc::clone(&join.left), Arc::new(side));
             }
-            if left && let Some(side) = reduced(&join.left, on_left, (&join.right, on_right), &alias)? {
+            if left && let Some(side) = reduced(&join.left, on_left, (&join.right, on_right), &context)? {
                 return rejoined(join, Arc::new(side), Arc::clone(&join.right));
             }
         }
         Ok(Transformed::no(plan))
+    }
+}
+
+struct Context<'a> {
+    /// A name that no other table has.
+    alias: &'a dyn Fn() -> String,
+    broadcasts: &'a BroadcastOptions,
+}
+
+impl Context<'_> {
+    /// Whether looking up rows in the keys of a filtered table pays: the keys are few, and are sent to all tasks ([`ChooseBroadcasts`]). If
+    /// they were not, the rows would be exchanged, which are more than their groups.
+    ///
+    /// [`ChooseBroadcasts`]: crate::broadcast::ChooseBroadcasts
+    fn pays(&self, keys: usize, rows: usize) -> bool {
+        let sent = keys / PASSING_PART;
+        keys.saturating_mul(ROWS_PART_MAX) <= rows
+            && sent.saturating_mul(2 * self.broadcasts.tasks) < rows
+            && sent.saturating_mul(KEY_BYTES) <= self.broadcasts.bytes_max
     }
 }
 
@@ -84,13 +118,13 @@ fn reduced(
     plan: &LogicalPlan,
     column: &Column,
     other: (&LogicalPlan, &Column),
-    alias: &dyn Fn() -> String,
+    context: &Context<'_>,
 ) -> Result<Option<LogicalPlan>> {
     if let LogicalPlan::Aggregate(aggregate) = plan {
-        return reduced_groups(aggregate, column, other, alias);
+        return reduced_groups(aggregate, column, other, context);
     }
     let Some((input, column)) = below(plan, column)? else { return Ok(None) };
-    reduced(input, &column, other, alias)?
+    reduced(input, &column, other, context)?
         .map(|input| plan.with_new_exprs(plan.expressions(), vec![input]))
         .transpose()
 }
@@ -99,7 +133,7 @@ fn reduced_groups(
     aggregate: &Aggregate,
     column: &Column,
     other: (&LogicalPlan, &Column),
-    alias: &dyn Fn() -> String,
+    context: &Context<'_>,
 ) -> Result<Option<LogicalPlan>> {
     let input = &aggregate.input;
     // Grouping sets put out null for a column by which they do not group; their expression is one, before all others.
@@ -117,11 +151,10 @@ fn reduced_groups(
     find_keys(other.0, other.1, &mut keys)?;
     let data_type = input.schema().field_from_column(grouped)?.data_type();
     keys.retain(|keys| keys.plan.schema().field(0).data_type() == data_type);
-    let Some(keys) = keys.into_iter().min_by_key(|keys| keys.rows) else { return Ok(None) };
-    if keys.rows.saturating_mul(ROWS_PART_MAX) > rows_max(input)? {
-        return Ok(None);
-    }
-    let keys = LogicalPlanBuilder::from(keys.plan).alias(alias())?.build()?;
+    let rows = rows_max(input)?;
+    let fewest = keys.into_iter().min_by_key(|keys| keys.rows).filter(|keys| context.pays(keys.rows, rows));
+    let Some(keys) = fewest else { return Ok(None) };
+    let keys = LogicalPlanBuilder::from(keys.plan).alias((context.alias)())?.build()?;
     let key = Column::from(keys.schema().qualified_field(0));
     let input = LogicalPlanBuilder::from(input.as_ref().clone())
         .join(keys, JoinType::LeftSemi, (vec![grouped.clone()], vec![key]), None)?
@@ -339,6 +372,17 @@ mod tests {
         ] {
             assert_eq!(reductions(&sql).await, 1, "{sql}");
         }
+    }
+
+    #[test]
+    fn keys_are_looked_up_if_they_are_few_and_sent_to_all_tasks() {
+        let pays = |tasks, bytes_max, keys, rows| {
+            let broadcasts = BroadcastOptions { tasks, bytes_max };
+            Context { alias: &String::new, broadcasts: &broadcasts }.pays(keys, rows)
+        };
+        assert!(pays(3, 1 << 20, 1000, 4000) && !pays(3, 1 << 20, 1000, 3999), "a quarter");
+        assert!(pays(10, 1 << 20, 1000, 4001) && !pays(10, 1 << 20, 1000, 4000), "twice to ten tasks");
+        assert!(pays(3, 1600, 1000, 4000) && !pays(3, 1599, 1000, 4000), "bytes");
     }
 
     #[tokio::test]

@@ -30,7 +30,7 @@ mod packed;
 mod ranges;
 
 pub use packed::{Native, Packer, value};
-pub use ranges::{one_of, rows_of, within};
+pub use ranges::{count_of, one_of, rows_of, within};
 
 /// A column of values of `width` bits each.
 #[derive(Clone, Copy, Debug)]

@@ -12,6 +12,8 @@ use crate::{Bits, dispatch};
 
 /// Rows of a word of bits.
 const WORD_ROWS: usize = u64::BITS as usize;
+/// Rows that are taken from a word of bits at once: more than are set in most words of a selective filter.
+const SET_AT_ONCE: usize = 4;
 /// Values that are unpacked at once, of widths other than those of integers.
 const UNPACKED_ROWS: usize = 8 * WORD_ROWS;
 
@@ -60,25 +62,71 @@ pub fn one_of(bytes: &[u8], rows: usize, passes: &[bool; 256]) -> Vec<u64> {
     words!(bytes, rows, 1, |value| passes[usize::from(value[0])])
 }
 
+/// Does something with each word of bits; the last one ends with zeros. A macro for the reason of [`words`].
+macro_rules! for_words {
+    ($bytes:expr, $start:expr, $rows:expr, |$word:ident| $do:expr) => {{
+        let (start, rows): (usize, usize) = ($start, $rows);
+        let mut done = 0;
+        if start.is_multiple_of(8) {
+            let (words, _) = $bytes[start / 8..].as_chunks::<{ WORD_ROWS / 8 }>();
+            for &word in words.iter().take(rows / WORD_ROWS) {
+                let $word = u64::from_le_bytes(word);
+                $do;
+                done += WORD_ROWS;
+            }
+        }
+        while done < rows {
+            let $word = crate::value($bytes, start + done, (rows - done).min(WORD_ROWS) as u32);
+            $do;
+            done += WORD_ROWS;
+        }
+    }};
+}
+
 /// The rows of the first `rows` whose bit is set, the first one that at `start`.
 ///
 /// # Panics
 /// If the bits do not lie in `bytes`.
 pub fn rows_of(bytes: &[u8], start: usize, rows: usize) -> Vec<u32> {
-    let count = |word: u64| word.count_ones() as usize;
-    let words: Vec<u64> = (0..rows)
-        .step_by(WORD_ROWS)
-        .map(|row| crate::value(bytes, start + row, (rows - row).min(WORD_ROWS) as u32))
-        .collect();
-    let mut set = Vec::with_capacity(words.iter().copied().map(count).sum());
-    for (index, mut word) in words.into_iter().enumerate() {
-        let row = (index * WORD_ROWS) as u32;
-        while word != 0 {
-            set.push(row + word.trailing_zeros());
-            word &= word - 1;
+    dispatch::set_rows(bytes, start, rows)
+}
+
+/// The number of bits set, of the `rows` from `start` on.
+///
+/// # Panics
+/// As [`rows_of`].
+pub fn count_of(bytes: &[u8], start: usize, rows: usize) -> usize {
+    dispatch::set_count(bytes, start, rows)
+}
+
+#[inline(always)]
+pub(crate) fn set_rows(bytes: &[u8], start: usize, rows: usize) -> Vec<u32> {
+    let mut set = vec![0; set_count(bytes, start, rows) + SET_AT_ONCE];
+    let mut found = 0;
+    let mut row = 0;
+    for_words!(bytes, start, rows, |word| {
+        let end = found + word.count_ones() as usize;
+        let mut left = word;
+        // Some more than are set: a CPU cannot foresee how many are set in the next word.
+        while found < end {
+            for place in &mut set[found..found + SET_AT_ONCE] {
+                *place = row + left.trailing_zeros();
+                left &= left.wrapping_sub(1);
+            }
+            found += SET_AT_ONCE;
         }
-    }
+        found = end;
+        row += WORD_ROWS as u32;
+    });
+    set.truncate(found);
     set
+}
+
+#[inline(always)]
+pub(crate) fn set_count(bytes: &[u8], start: usize, rows: usize) -> usize {
+    let mut count = 0;
+    for_words!(bytes, start, rows, |word| count += word.count_ones() as usize);
+    count
 }
 
 /// The bits of rows whose bytes pass a test.
@@ -203,6 +251,8 @@ mod tests {
                 let is_set = |row: &usize| words[(start + row) / 64] >> ((start + row) % 64) & 1 == 1;
                 let expected: Vec<u32> = (0..rows).filter(is_set).map(|row| row as u32).collect();
                 assert_eq!(rows_of(&bytes, start, rows), expected, "{rows} rows from {start}");
+                assert_eq!(set_rows(&bytes, start, rows), expected, "{rows} rows from {start}, on any CPU");
+                assert_eq!(count_of(&bytes, start, rows), expected.len(), "{rows} rows from {start}");
             }
         }
     }

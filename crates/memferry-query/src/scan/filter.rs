@@ -45,6 +45,7 @@ use datafusion::physical_expr::expressions::{
 };
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
+use memferry_kernels::count_of;
 
 use super::comparison::Comparison;
 use crate::data::passing;
@@ -99,7 +100,7 @@ pub(crate) enum Selection {
 
 impl Selection {
     fn of(mask: BooleanBuffer) -> Self {
-        match mask.count_set_bits() {
+        match count_of(mask.values(), mask.offset(), mask.len()) {
             0 => Self::None,
             count if count == mask.len() => Self::All { rows: count },
             count => Self::Some { mask, count },

@@ -34,6 +34,7 @@ use futures::stream;
 use memferry::model::HomeRead;
 use memferry::mover::Route;
 use memferry::topology::NodeId;
+use memferry_kernels::count_of;
 use tokio::task::coop::consume_budget;
 
 use super::TieredScanExec;
@@ -556,7 +557,7 @@ impl Chunk {
                     let mut passed = 0;
                     let mut end = start;
                     while end < self.rows {
-                        let more = mask.slice(end, block(end)).count_set_bits();
+                        let more = count_of(mask.values(), mask.offset() + end, block(end));
                         if end > start && (!merge || passed + more > batch_rows) {
                             break;
                         }
