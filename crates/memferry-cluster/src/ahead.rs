@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::catalog::ShardCatalog;
     use crate::channels::Channels;
-    use crate::description::Description;
+    use crate::description::{Description, MapId};
     use crate::plan_channel::{PlanChannel, PlanChannels};
     use crate::scan::ShardScanExec;
     use crate::sources::Sources;
@@ -213,6 +213,24 @@ mod tests {
             let batches = scan.execute(partition, Arc::clone(&self.context)).unwrap();
             let batches: Vec<RecordBatch> = batches.try_collect().await.unwrap();
             batches.iter().map(RecordBatch::num_rows).sum()
+        }
+    }
+
+    /// The coordinator compares descriptions and files before it plans; a worker may have others by then.
+    #[tokio::test]
+    async fn scans_planned_with_other_descriptions_or_files_are_refused() {
+        let world = World::new().await;
+        let (id, files) = (world.catalog.id(), world.catalog.reports()[0].files);
+        let newer = MapId { version: id.version + 1, ..id };
+        let changed = MapId { digest: id.digest ^ 1, ..id };
+        for (id, table, files, what) in [
+            (newer, "t", files, newer.to_string()),
+            (changed, "t", files, changed.to_string()),
+            (id, "t", files ^ 1, "other files of the table t".to_owned()),
+            (id, "u", files, "no table u".to_owned()),
+        ] {
+            let refused = world.catalog.check(id, table, files).unwrap_err().to_string();
+            assert!(refused.contains("worker 127.0.0.1:7070 failed") && refused.contains(&what), "{refused}");
         }
     }
 
