@@ -64,17 +64,10 @@ impl OptimizerRule for ReduceGroups {
             }
             JoinType::Full => (false, false),
         };
+        let broadcasts = config.options().extensions.get::<BroadcastOptions>().cloned().unwrap_or_default();
+        let context = Context { alias: &|| config.alias_generator().next(KEYS), broadcasts: &broadcasts };
         for (on_left, on_right) in &join.on {
             let (Expr::Column(on_left), Expr::Column(on_right)) = (on_left, on_right) else { continue };
-            let context = Context {
-                alias: &|| config.alias_generator().next(KEYS),
-                broadcasts: &config
-                    .options()
-                    .extensions
-                    .get::<BroadcastOptions>()
-                    .cloned()
-                    .unwrap_or_default(),
-            };
             if right && let Some(side) = reduced(&join.right, on_right, (&join.left, on_left), &context)? {
                 return rejoined(join, Arc::clone(&join.left), Arc::new(side));
             }
@@ -86,6 +79,7 @@ impl OptimizerRule for ReduceGroups {
     }
 }
 
+/// What a rewrite knows beside the plan.
 struct Context<'a> {
     /// A name that no other table has.
     alias: &'a dyn Fn() -> String,
