@@ -30,11 +30,11 @@ use crate::table::is_of_rows;
 /// Names of the tables of keys begin with it.
 const KEYS: &str = "__memferry_keys";
 
-/// A filtered table has at most this part of the rows that it is to reduce: otherwise looking up costs more than it saves.
-const ROWS_PART_MAX: usize = 4;
+/// Rows to look up, at least, for each row of the filtered table: with fewer, looking up costs more than it saves.
+const ROWS_PER_KEY_MIN: usize = 4;
 
-/// DataFusion estimates that a filter passes this part of the rows, if it knows nothing of their values.
-const PASSING_PART: usize = 5;
+/// DataFusion estimates that a filter passes one row of so many, if it knows nothing of their values.
+const ROWS_PER_PASSING: usize = 5;
 
 /// Bytes of a key, which is mostly an integer.
 const KEY_BYTES: usize = 8;
@@ -64,14 +64,14 @@ impl OptimizerRule for ReduceGroups {
             }
             JoinType::Full => (false, false),
         };
-        let broadcasts = config.options().extensions.get::<BroadcastOptions>().cloned().unwrap_or_default();
-        let context = Context { alias: &|| config.alias_generator().next(KEYS), broadcasts: &broadcasts };
         for (on_left, on_right) in &join.on {
             let (Expr::Column(on_left), Expr::Column(on_right)) = (on_left, on_right) else { continue };
-            if right && let Some(side) = reduced(&join.right, on_right, (&join.left, on_left), &context)? {
+            let in_left = Other { plan: &join.left, column: on_left, config };
+            if right && let Some(side) = reduced(&join.right, on_right, &in_left)? {
                 return rejoined(join, Arc::clone(&join.left), Arc::new(side));
             }
-            if left && let Some(side) = reduced(&join.left, on_left, (&join.right, on_right), &context)? {
+            let in_right = Other { plan: &join.right, column: on_right, config };
+            if left && let Some(side) = reduced(&join.left, on_left, &in_right)? {
                 return rejoined(join, Arc::new(side), Arc::clone(&join.right));
             }
         }
@@ -79,24 +79,22 @@ impl OptimizerRule for ReduceGroups {
     }
 }
 
-/// What a rewrite knows beside the plan.
-struct Context<'a> {
-    /// A name that no other table has.
-    alias: &'a dyn Fn() -> String,
-    broadcasts: &'a BroadcastOptions,
+/// The other side of a join, and its column in the condition.
+struct Other<'a> {
+    plan: &'a LogicalPlan,
+    column: &'a Column,
+    config: &'a dyn OptimizerConfig,
 }
 
-impl Context<'_> {
-    /// Whether looking up rows in the keys of a filtered table pays: the keys are few, and are sent to all tasks ([`ChooseBroadcasts`]). If
-    /// they were not, the rows would be exchanged, which are more than their groups.
-    ///
-    /// [`ChooseBroadcasts`]: crate::broadcast::ChooseBroadcasts
-    fn pays(&self, keys: usize, rows: usize) -> bool {
-        let sent = keys / PASSING_PART;
-        keys.saturating_mul(ROWS_PART_MAX) <= rows
-            && sent.saturating_mul(2 * self.broadcasts.tasks) < rows
-            && sent.saturating_mul(KEY_BYTES) <= self.broadcasts.bytes_max
-    }
+/// Whether looking up rows in the keys of a filtered table pays: the keys are few, and are sent to all tasks ([`ChooseBroadcasts`]). If
+/// they were not, the rows would be exchanged, which are more than their groups.
+///
+/// [`ChooseBroadcasts`]: crate::broadcast::ChooseBroadcasts
+fn pays(broadcasts: &BroadcastOptions, keys: usize, rows: usize) -> bool {
+    let sent = keys / ROWS_PER_PASSING;
+    keys.saturating_mul(ROWS_PER_KEY_MIN) <= rows
+        && sent.saturating_mul(2 * broadcasts.tasks) < rows
+        && sent.saturating_mul(KEY_BYTES) <= broadcasts.bytes_max
 }
 
 fn rejoined(
@@ -107,28 +105,18 @@ fn rejoined(
     Ok(Transformed::yes(LogicalPlan::Join(Join { left, right, ..join.clone() })))
 }
 
-/// `plan` with fewer groups: `column`, by which it groups, is looked up in a column of another plan.
-fn reduced(
-    plan: &LogicalPlan,
-    column: &Column,
-    other: (&LogicalPlan, &Column),
-    context: &Context<'_>,
-) -> Result<Option<LogicalPlan>> {
+/// `plan` with fewer groups: `column`, by which it groups, is looked up in that of the other side.
+fn reduced(plan: &LogicalPlan, column: &Column, other: &Other<'_>) -> Result<Option<LogicalPlan>> {
     if let LogicalPlan::Aggregate(aggregate) = plan {
-        return reduced_groups(aggregate, column, other, context);
+        return reduced_groups(aggregate, column, other);
     }
     let Some((input, column)) = below(plan, column)? else { return Ok(None) };
-    reduced(input, &column, other, context)?
+    reduced(input, &column, other)?
         .map(|input| plan.with_new_exprs(plan.expressions(), vec![input]))
         .transpose()
 }
 
-fn reduced_groups(
-    aggregate: &Aggregate,
-    column: &Column,
-    other: (&LogicalPlan, &Column),
-    context: &Context<'_>,
-) -> Result<Option<LogicalPlan>> {
+fn reduced_groups(aggregate: &Aggregate, column: &Column, other: &Other<'_>) -> Result<Option<LogicalPlan>> {
     let input = &aggregate.input;
     // Grouping sets put out null for a column by which they do not group; their expression is one, before all others.
     let Some(Expr::Column(grouped)) = aggregate.group_expr.get(aggregate.schema.index_of_column(column)?)
@@ -142,11 +130,15 @@ fn reduced_groups(
         return Ok(None);
     }
     let mut keys = Vec::new();
-    find_keys(other.0, other.1, &mut keys)?;
-    let rows = rows_max(input)?;
-    let fewest = keys.into_iter().min_by_key(|keys| keys.rows).filter(|keys| context.pays(keys.rows, rows));
-    let Some(keys) = fewest else { return Ok(None) };
-    let keys = LogicalPlanBuilder::from(keys.plan).alias((context.alias)())?.build()?;
+    find_keys(other.plan, other.column, &mut keys)?;
+    let Some(keys) = keys.into_iter().min_by_key(|keys| keys.rows) else { return Ok(None) };
+    let options = other.config.options();
+    let broadcasts = options.extensions.get::<BroadcastOptions>().cloned().unwrap_or_default();
+    if !pays(&broadcasts, keys.rows, rows_max(input)?) {
+        return Ok(None);
+    }
+    let alias = other.config.alias_generator().next(KEYS);
+    let keys = LogicalPlanBuilder::from(keys.plan).alias(alias)?.build()?;
     let key = Column::from(keys.schema().qualified_field(0));
     let input = LogicalPlanBuilder::from(input.as_ref().clone())
         .join(keys, JoinType::LeftSemi, (vec![grouped.clone()], vec![key]), None)?
@@ -370,7 +362,7 @@ mod tests {
     fn keys_are_looked_up_if_they_are_few_and_sent_to_all_tasks() {
         let pays = |tasks, bytes_max, keys, rows| {
             let broadcasts = BroadcastOptions { tasks, bytes_max };
-            Context { alias: &String::new, broadcasts: &broadcasts }.pays(keys, rows)
+            super::pays(&broadcasts, keys, rows)
         };
         assert!(pays(3, 1 << 20, 1000, 4000) && !pays(3, 1 << 20, 1000, 3999), "a quarter");
         assert!(pays(10, 1 << 20, 1000, 4001) && !pays(10, 1 << 20, 1000, 4000), "twice to ten tasks");

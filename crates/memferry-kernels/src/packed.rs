@@ -53,8 +53,9 @@ macro_rules! native {
 
 native!(u8 u16 u32 u64 i128);
 
-/// Selected rows whose values are loaded ahead. Each is in a cache line of its own if few are selected, and then a CPU begins too few
-/// loads by itself: it took 1.8 times as long on an AMD EPYC of family 26, and 1.15 times on one of family 25, with 8 to 256 rows alike.
+/// Selected rows whose values are loaded ahead. If few rows are selected, each is in a cache line of its own, and a CPU begins too few
+/// loads by itself: without loading ahead it took 1.8 times as long on an AMD EPYC of family 26, and 1.15 times on one of family 25. There, 8
+/// to 256 rows were equally fast.
 const ROWS_AHEAD: usize = 32;
 
 /// The low `width` bits set; 1 to 64.

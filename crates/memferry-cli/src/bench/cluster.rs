@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         return predict(arguments, profile, out);
     }
     let Arguments { tpch, rounds, kills, seed, ref keep, .. } = *arguments;
-    let tpch = tpch.unwrap_or(SCALE);
+    let tpch = tpch.unwrap_or(TIMED_SCALE);
     let options = vec![("tpch", tpch.into()), ("rounds", rounds.into()), ("kills", kills.into())];
     Measured { name: "cluster", command: "measure", seed, options, check, unit }.run(
         keep,
@@ -78,8 +78,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     )
 }
 
-/// Where queries take long enough that the time of a message is not most of theirs.
-const SCALE: f64 = 1.0;
+/// Scale of timed queries. At a tenth of it, messages take most of their time.
+const TIMED_SCALE: f64 = 1.0;
+/// Scale of the queries whose work is measured, in bytes and CPU time.
 const WORK_SCALE: f64 = 0.1;
 
 /// Tables below this scale have too few rows to tell what grows with them: region and nation are as large as others.

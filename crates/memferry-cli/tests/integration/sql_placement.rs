@@ -11,9 +11,13 @@ const MACHINE: [&str; 3] = ["sql", "--machine", "made-up-two-tiers"];
 /// Writes a Parquet file with the columns `a` and `b`, of four row groups and four bytes a value when it is loaded in one partition,
 /// and returns `t=FILE`.
 fn table_of(directory: &Path) -> String {
-    let file = directory.join("t.parquet");
+    table_of_rows(directory, "t", 400_000)
+}
+
+fn table_of_rows(directory: &Path, name: &str, rows: usize) -> String {
+    let file = directory.join(name).with_extension("parquet");
     let copy = format!(
-        "copy (select value as a, 2 * value as b from range(0, 400000)) to '{}' stored as parquet",
+        "copy (select value as a, 2 * value as b from range(0, {rows})) to '{}' stored as parquet",
         file.display()
     );
     prints(&["sql", &copy]);
@@ -262,9 +266,9 @@ fn moves_that_cannot_be_made_say_why() {
     let table = table_of(directory.path());
     let twice = "load table t; alter table t column b numa node (1) within 1 percent in background; \
                  alter table t column b numa node (0)";
-    // On a busy machine the move may end before the next statement begins.
-    let run = |_| memferry(&with(&["--table", &table, twice])).output().unwrap();
-    let refused = (0..20).map(run).find(|run| !run.status.success()).expect("a move that lasts");
+    // Large, so that the move lasts until the next statement on a busy machine, too.
+    let large = table_of_rows(directory.path(), "large", 8_000_000);
+    let refused = memferry(&with(&["--table", &large, twice])).output().unwrap();
     says(&refused, FAILURE, &["column b is being moved; wait until it is there"]);
 
     // Node 3 has one MiB.

@@ -318,10 +318,8 @@ struct Conjunct {
     kind: Kind,
     /// The evaluated expression, over `schema`. For a dynamic conjunct a snapshot.
     expr: Arc<dyn PhysicalExpr>,
-    /// The live expression of a dynamic conjunct, over `schema`, and the generation of the snapshot.
-    live: Option<(Arc<dyn PhysicalExpr>, u64)>,
-    /// The conjunct as the scan has it, over the table's schema, and what its partitions share.
-    of_scan: (Arc<dyn PhysicalExpr>, Arc<ValueResults>),
+    /// Of a dynamic conjunct.
+    live: Option<Live>,
     /// The table's columns that it reads, in `schema`'s order.
     columns: Vec<usize>,
     schema: SchemaRef,
@@ -342,6 +340,19 @@ struct Conjunct {
     by_dictionary: Option<DictionaryResults>,
     /// Of a plain conjunct that compares a column with a constant: it and all others that compare the column.
     comparison: Option<Comparison>,
+}
+
+/// What a dynamic conjunct is a snapshot of.
+#[derive(Debug)]
+struct Live {
+    /// Over the conjunct's schema.
+    expr: Arc<dyn PhysicalExpr>,
+    /// That of the snapshot.
+    generation: u64,
+    /// The same filter as the scan has it, over the table's schema.
+    of_scan: Arc<dyn PhysicalExpr>,
+    /// What the partitions of the scan share.
+    results: Arc<ValueResults>,
 }
 
 /// The results of a conjunct for the values of a dictionary, and for a null.
@@ -366,9 +377,14 @@ impl Conjunct {
             (false, false) => Kind::Fallible,
         };
         let comparison = if kind == Kind::Plain { Comparison::of(expr, input.schema) } else { None };
-        let of_scan = (Arc::clone(expr), Arc::clone(input.results));
-        let expr = reassign_expr_columns(Arc::clone(expr), &schema)?;
-        let live = dynamic.then(|| (Arc::clone(&expr), 0));
+        let of_scan = expr;
+        let expr = reassign_expr_columns(Arc::clone(of_scan), &schema)?;
+        let live = dynamic.then(|| Live {
+            expr: Arc::clone(&expr),
+            generation: 0,
+            of_scan: Arc::clone(of_scan),
+            results: Arc::clone(input.results),
+        });
         let eval_ns = schema.fields().iter().map(|f| compare_ns_guess(f.data_type())).sum::<f64>();
         let gather_ns = GATHER_NS_GUESS * columns.len() as f64;
         let values_count = match columns[..] {
@@ -383,7 +399,6 @@ impl Conjunct {
             kind,
             expr,
             live,
-            of_scan,
             columns,
             schema,
             eval_ns,
@@ -410,11 +425,11 @@ impl Conjunct {
 
     /// Updates a dynamic conjunct; returns whether to evaluate it on this chunk.
     fn pays(&mut self, rows: usize, table: &dyn ChunkColumns) -> Result<bool> {
-        let Some((live, seen)) = &mut self.live else { return Ok(true) };
-        let generation = snapshot_generation(live);
-        if generation != *seen {
-            *seen = generation;
-            let now = snapshot_physical_expr(Arc::clone(live))?;
+        let Some(live) = &mut self.live else { return Ok(true) };
+        let generation = snapshot_generation(&live.expr);
+        if generation != live.generation {
+            live.generation = generation;
+            let now = snapshot_physical_expr(Arc::clone(&live.expr))?;
             self.rejected_ns_max = match is_distributed(&now)? {
                 true => DYNAMIC_NS_PER_REJECTED_AFTER_HASH_MAX,
                 false => DYNAMIC_NS_PER_REJECTED_MAX,
@@ -457,10 +472,10 @@ impl Conjunct {
             return Ok(false);
         }
         if self.results.is_none()
-            && let Some(count) = self.values_count
+            && let (Some(count), Some(live)) = (self.values_count, &self.live)
         {
-            let (filter, shared) = &self.of_scan;
-            self.results = Some(shared.of(filter, generation, || self.evaluate_values(count))?);
+            let results = live.results.of(&live.of_scan, generation, || self.evaluate_values(count))?;
+            self.results = Some(results);
         }
         Ok(true)
     }

@@ -230,7 +230,7 @@ impl PartitionScan {
             &conjuncts,
             &FilterInput {
                 schema: data.schema(),
-                rows: data.partitions().iter().flatten().map(RowGroup::rows).sum(),
+                rows: data.rows(),
                 results: &scan.results,
                 values: &|column| data.integers(column),
             },
