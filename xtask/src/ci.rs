@@ -103,7 +103,7 @@ const BACKGROUND: &[Chore] = &[
     ("AddressSanitizer", &["asan"]),
     ("ThreadSanitizer", &["tsan"]),
     ("public API", &["api", "--check"]),
-    ("fuzzing, 60 s a target", &["fuzz", "all", "60"]),
+    ("fuzzing, 20 s a target", &["fuzz", "all", "20"]),
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {
