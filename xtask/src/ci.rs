@@ -47,7 +47,7 @@ const CLIENTS: &[&str] = &[
     "--package",
     "memferry-c",
 ];
-/// The packages with clients of a network. Both need tokio with the network, so that one build of DataFusion serves both.
+/// The packages with clients of a network.
 const NETWORK: &[&str] = &[
     "--package",
     "memferry-cluster",
@@ -56,7 +56,16 @@ const NETWORK: &[&str] = &[
     "--features",
     "memferry-bench-query/postgres",
 ];
+const PYTHON: &[&str] = &["--package", "memferry-python"];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];
+
+/// What clippy and rustdoc look at. With the same features, so that cargo checks the dependencies once for both.
+const WHOLE_WORKSPACE: &[&str] = &[
+    "--locked",
+    "--workspace",
+    "--features",
+    "memferry-cli/peers,memferry-cli/postgres,memferry-cli/stores",
+];
 
 /// Steps that run one at a time and first. The commands of the README come early, because later steps use their builds.
 const ALONE: &[Step] = &[
@@ -77,15 +86,13 @@ const TOGETHER: &[Step] = &[
     ("one build serves both", one_build),
     ("format", || cargo(["fmt", "--all", "--check"]).run()),
     ("clippy", || {
-        cargo(["clippy", "--locked", "--workspace", "--all-targets"])
-            .args(["--features", "memferry-cli/peers,memferry-cli/postgres,memferry-cli/stores"])
+        cargo(["clippy", "--all-targets"])
+            .args(WHOLE_WORKSPACE)
             .args(["--", "-D", "warnings"])
             .run_and_quote()
     }),
     ("documentation", || {
-        cargo(["doc", "--locked", "--workspace", "--no-deps"])
-            .env("RUSTDOCFLAGS", "-D warnings")
-            .run_and_quote()
+        cargo(["doc", "--no-deps"]).args(WHOLE_WORKSPACE).env("RUSTDOCFLAGS", "-D warnings").run_and_quote()
     }),
     ("links of the documents", links::run),
     ("tests of the chores", || tests(CHORES).run_and_quote()),
@@ -186,8 +193,8 @@ fn start_background() -> Result<Receiver<Finished>, Failure> {
     Ok(background::start(&this_program()?, &directory, vec![(FILE_VARIABLE, file.into())], BACKGROUND))
 }
 
-/// Checks that builds share dependencies: `cargo run` and `cargo test` all of them, the packages of [`NETWORK`] those below
-/// DataFusion. A feature that only one of them enables can change a crate below DataFusion, which is then compiled a second time.
+/// Checks that `cargo test`, `cargo run`, the cluster and the Python package share one build of DataFusion and of all crates below it. A
+/// feature that only one of them enables makes cargo compile a crate, and all that depend on it, a second time.
 fn one_build() -> Result<(), Failure> {
     let features = |edges: &str, selection: &[&str]| {
         let tree = cargo(["tree", "--locked", "--prefix", "none", "--format", "{p} [{f}]"])
@@ -201,25 +208,19 @@ fn one_build() -> Result<(), Failure> {
     let default_members: Vec<&str> =
         DEFAULT_MEMBERS.iter().flat_map(|member| ["--package", member]).collect();
     let test = features("normal,build,dev", &default_members)?;
-    let run = features("normal,build", &["--package", "memferry-cli"])?;
-    let network = features("normal,build,dev", NETWORK)?;
+    let mut others = features("normal,build", &["--package", "memferry-cli"])?;
+    others.extend(features("normal,build,dev", NETWORK)?);
+    others.extend(features("normal,build,dev", PYTHON)?);
 
     let name = |line: &str| line.split(" [").next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = test.iter().map(|line| name(line)).collect();
-    // The cluster's engine needs DataFusion with plans as bytes, which the default members do without.
-    let is_shared = |line: &&String| {
-        known.contains(&name(line)) && !line.starts_with("datafusion") && !line.starts_with("memferry")
-    };
-    let changed: Vec<&str> = run
-        .difference(&test)
-        .chain(network.difference(&test).filter(is_shared))
-        .map(String::as_str)
-        .collect();
+    let is_shared = |line: &&String| known.contains(&name(line)) && !line.starts_with("memferry");
+    let changed: Vec<&str> = others.difference(&test).filter(is_shared).map(String::as_str).collect();
     if changed.is_empty() {
         return Ok(());
     }
     Err(Failure(format!(
-        "these crates are built a second time with other features: {}; give memferry-session, or the test dependency, the same \
+        "these crates are built a second time with other features: {}; give memferry-features, or the test dependency, the same \
          features",
         changed.join("; ")
     )))
