@@ -297,19 +297,25 @@ impl<'a> Queues<'a> {
     /// Lets time pass until so many more queries are done.
     fn until(&mut self, queries: usize) {
         let wanted = self.done.len() + queries;
+        // Mostly a task of the same kind follows, and the rates stay.
+        let (mut counts, mut rates) = (Vec::new(), Vec::new());
         while self.done.len() < wanted {
-            let counts: Vec<usize> = self.under_way.iter().map(|it| it.tasks.len()).collect();
-            if !self.rates.contains_key(&counts) {
-                let rates = self.rates_of(&counts);
-                self.rates.insert(counts.clone(), rates);
+            let now = || self.under_way.iter().map(|it| it.tasks.len());
+            if !now().eq(counts.iter().copied()) {
+                counts = now().collect();
+                if let Some(known) = self.rates.get(&counts) {
+                    rates.clone_from(known);
+                } else {
+                    rates = self.rates_of(&counts);
+                    self.rates.insert(counts.clone(), rates.clone());
+                }
             }
-            let rates = &self.rates[&counts];
             let left_s = |(index, (it, rate)): (usize, (&UnderWay, &f64))| {
                 Some((index, (it.tasks.front()?.end - it.read).max(0.0) / rate))
             };
-            let next = self.under_way.iter().zip(rates).enumerate().filter_map(left_s);
+            let next = self.under_way.iter().zip(&rates).enumerate().filter_map(left_s);
             let Some((index, step_s)) = next.min_by(|one, other| one.1.total_cmp(&other.1)) else { return };
-            for (it, rate) in self.under_way.iter_mut().zip(rates).filter(|(it, _)| !it.tasks.is_empty()) {
+            for (it, rate) in self.under_way.iter_mut().zip(&rates).filter(|(it, _)| !it.tasks.is_empty()) {
                 it.read += rate * step_s;
             }
             self.now_s += step_s;
