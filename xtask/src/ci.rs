@@ -59,7 +59,7 @@ const NETWORK: &[&str] = &[
 const PYTHON: &[&str] = &["--package", "memferry-python"];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];
 
-/// What clippy and rustdoc look at. With the same features, so that cargo checks the dependencies once for both.
+/// The arguments of clippy and rustdoc. Both have the same features, so that cargo checks the dependencies once.
 const WHOLE_WORKSPACE: &[&str] = &[
     "--locked",
     "--workspace",
@@ -208,14 +208,15 @@ fn one_build() -> Result<(), Failure> {
     let default_members: Vec<&str> =
         DEFAULT_MEMBERS.iter().flat_map(|member| ["--package", member]).collect();
     let test = features("normal,build,dev", &default_members)?;
-    let mut others = features("normal,build", &["--package", "memferry-cli"])?;
-    others.extend(features("normal,build,dev", NETWORK)?);
+    let run = features("normal,build", &["--package", "memferry-cli"])?;
+    let mut others = features("normal,build,dev", NETWORK)?;
     others.extend(features("normal,build,dev", PYTHON)?);
 
     let name = |line: &str| line.split(" [").next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = test.iter().map(|line| name(line)).collect();
     let is_shared = |line: &&String| known.contains(&name(line)) && !line.starts_with("memferry");
-    let changed: Vec<&str> = others.difference(&test).filter(is_shared).map(String::as_str).collect();
+    let changed: Vec<&str> =
+        run.difference(&test).chain(others.difference(&test).filter(is_shared)).map(String::as_str).collect();
     if changed.is_empty() {
         return Ok(());
     }

@@ -185,11 +185,11 @@ pub(crate) fn fill(machine: &Machine, node: NodeId) -> (Vec<Mapping>, MemoryErro
 }
 
 /// As [`fill`], and looks again until there is none for a while: memory may still be on its way back from what ended
-/// before.
+/// before. While a huge page is free it waits up to five seconds: on a busy machine memory comes back late.
 pub(crate) fn fill_for_good(machine: &Machine, node: NodeId) -> Vec<Mapping> {
     let mut hog = Vec::new();
     let mut rounds_in_vain = 0;
-    while rounds_in_vain < 5 {
+    while rounds_in_vain < 5 || rounds_in_vain < 250 && machine.free_bytes(node).unwrap() >= 2 * MIB as u64 {
         let (more, _) = fill(machine, node);
         rounds_in_vain = if more.is_empty() { rounds_in_vain + 1 } else { 0 };
         hog.extend(more);
