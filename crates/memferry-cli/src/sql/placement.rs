@@ -49,7 +49,8 @@ pub(super) struct MoveInBackground {
 impl Session<'_> {
     /// Moves rows of a table in memory. If that fails, they stay where they are.
     ///
-    /// In the background, the next statement does not wait, and [`finish_moves`](Self::finish_moves) reports the end.
+    /// In the background, the next statement finds that the move has begun, and does not wait for it;
+    /// [`finish_moves`](Self::finish_moves) reports the end.
     pub(super) fn place(&mut self, place: &PlaceTable, out: &mut dyn Write) -> Result<()> {
         let (name, placement) = (&place.table, place.placement.clone());
         let provider = self.provider(name)?;
@@ -60,16 +61,16 @@ impl Session<'_> {
             None => Arc::new(()),
         };
         let (started, share) = (Instant::now(), f64::from(place.how.share_percent) / 100.0);
-        let task = self.runner.spawn(async move {
+        let work = async move {
             let table = provider.downcast_ref::<TieredTable>();
             table.expect("checked above").place_within(&placement, share, progress).await
-        });
-        let moving = MoveInBackground { name: name.clone(), started, task };
+        };
         let Some(bar) = bar else {
-            self.moving.push(moving);
+            let task = self.runner.begin(work)?;
+            self.moving.push(MoveInBackground { name: name.clone(), started, task });
             return Ok(());
         };
-        let moved = self.runner.join(moving.task);
+        let moved = self.runner.run(work);
         // A move that was cancelled may hold it for a moment, when the prompt is there again.
         bar.clear();
         self.moved(name, moved?.map_err(explain_placement)?, started, out)

@@ -4,16 +4,19 @@ use std::any::Any;
 use std::fmt;
 use std::future;
 use std::mem;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use datafusion::common::runtime::SpawnedTask;
+use futures::poll;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinError;
 
 /// The exit status of a process that SIGINT ended, as shells report it.
@@ -102,6 +105,30 @@ impl Runner {
     ) -> SpawnedTask<T> {
         let _entered = self.runtime.enter();
         SpawnedTask::spawn(work)
+    }
+
+    /// Starts `work` as [`spawn`](Self::spawn) does, and waits for its first poll: what it does before it first waits is done
+    /// before the next statement.
+    ///
+    /// # Errors
+    /// [`Cancelled`].
+    pub(super) fn begin<T: Send + 'static>(
+        &mut self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<SpawnedTask<T>> {
+        let (polled, begun) = oneshot::channel::<()>();
+        let task = self.spawn(async move {
+            let mut work = pin!(work);
+            let first = poll!(&mut work);
+            drop(polled);
+            match first {
+                Poll::Ready(output) => output,
+                Poll::Pending => work.await,
+            }
+        });
+        // Nothing is sent: the channel closes, by a panic, too, which the task then reports.
+        let _ = self.wait(begun)?;
+        Ok(task)
     }
 
     /// Waits for a task.
@@ -208,6 +235,23 @@ mod tests {
         let error = runner.run(async { assert_eq!(3 % 2, 0, "row 3 is odd") }).unwrap_err();
         assert!(error.to_string().contains("row 3 is odd"), "{error}");
         assert_eq!(runner.run(async { 4 }).unwrap(), 4);
+    }
+
+    #[test]
+    fn work_that_began_has_been_polled() {
+        let mut runner = Runner::start(None).unwrap();
+        let polled = Arc::new(AtomicBool::new(false));
+        let set = Arc::clone(&polled);
+        let task = runner.begin(async move {
+            thread::sleep(Duration::from_millis(50));
+            set.store(true, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            7
+        });
+        assert!(polled.load(Ordering::Relaxed));
+        assert_eq!(runner.join(task.unwrap()).unwrap(), 7);
+        let task = runner.begin(async { assert_eq!(5 % 2, 0, "row 5 is odd") }).unwrap();
+        assert!(runner.join(task).unwrap_err().to_string().contains("row 5 is odd"));
     }
 
     #[test]
