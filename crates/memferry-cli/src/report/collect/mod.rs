@@ -42,6 +42,9 @@ pub(super) struct Options {
     /// Only these steps of --collect, such as calibrate or submit; may be repeated.
     #[arg(long = "only", value_name = "STEP", requires = "collect")]
     only: Vec<String>,
+    /// Also measure the storage of this directory, as calibrate does; may be repeated.
+    #[arg(long, value_name = "DIR", requires = "collect")]
+    storage: Vec<PathBuf>,
     /// Small and short: shows that --collect works; its numbers are not accurate.
     #[arg(long, requires = "collect")]
     quick: bool,
@@ -57,6 +60,10 @@ pub(super) fn collect(options: &Options, file: &Path, out: &mut dyn Write) -> Re
     let begun = Instant::now();
     let limit = Duration::from_secs(options.minutes * 60);
     let steps = chosen(&options.only)?;
+    let storage = options.storage.iter().map(|directory| {
+        fs::canonicalize(directory).with_context(|| format!("cannot use --storage {}", directory.display()))
+    });
+    let storage: Vec<PathBuf> = storage.collect::<Result<_>>()?;
     let directory = unfinished(file);
     if options.restart && directory.exists() {
         // An unfinished run of another process is not removed under its feet.
@@ -68,7 +75,7 @@ pub(super) fn collect(options: &Options, file: &Path, out: &mut dyn Write) -> Re
     }
     let probed = write_file(&directory.join("probe"), b"probe");
     probed.with_context(|| not_written("collection", "--collect", file))?;
-    let mut run = Run::begin(&directory, lock(&directory)?, options.quick)?;
+    let mut run = Run::begin(&directory, lock(&directory)?, options.quick, storage)?;
     let left: Vec<&Step> = steps.into_iter().filter(|step| !run.is_done(step)).collect();
     let lacks = Lacks::here()?;
     for (position, step) in left.iter().enumerate() {

@@ -27,6 +27,8 @@ pub(super) struct Run {
     /// Keeps other runs out of the directory.
     lock: File,
     pub(super) directory: PathBuf,
+    /// Directories of storage that the calibration measures; the processes of the steps have another current directory.
+    storage: Vec<PathBuf>,
     pub(super) state: State,
 }
 
@@ -101,7 +103,7 @@ impl Run {
     ///
     /// # Errors
     /// The run there is of another version, or cannot be read.
-    pub(super) fn begin(directory: &Path, lock: File, quick: bool) -> Result<Run> {
+    pub(super) fn begin(directory: &Path, lock: File, quick: bool, storage: Vec<PathBuf>) -> Result<Run> {
         let path = directory.join(STATE);
         let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("MEMFERRY_COMMIT"));
         let state = if path.exists() {
@@ -131,7 +133,7 @@ impl Run {
                 steps: Vec::new(),
             }
         };
-        Ok(Run { lock, directory: directory.to_owned(), state })
+        Ok(Run { lock, directory: directory.to_owned(), storage, state })
     }
 
     pub(super) fn is_done(&self, step: &Step) -> bool {
@@ -186,6 +188,9 @@ impl Run {
     ) -> Result<Option<ExitStatus>> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(step.arguments(self.state.quick)).current_dir(&self.directory);
+        if step.gives == Gives::Profile {
+            self.storage.iter().for_each(|directory| drop(command.arg("--storage").arg(directory)));
+        }
         // The process shares the lock: if this one is killed, the directory is in use until that one has ended.
         command.stdin(self.lock.try_clone()?);
         command.stdout(File::create(output)?).stderr(File::create(errors)?);
