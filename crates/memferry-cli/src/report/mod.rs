@@ -116,7 +116,8 @@ fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Resul
         None => Path::new(RESULTS),
     };
     let records = records::read(&results.join(machine_slug(&machine)))?;
-    let report = Report::new(&machine, &records, Papers::read()?, results)?;
+    let papers = Papers::read()?;
+    let report = Report::new(&machine, &records, &papers, results)?;
     let mut files =
         vec![("machine.svg".to_owned(), report.picture.clone()), ("machine.csv".to_owned(), nodes(&machine))];
     for figure in report.figures() {
@@ -155,7 +156,7 @@ struct Report<'a> {
     records: &'a [Record],
     /// Directory of the records.
     results: &'a Path,
-    papers: Papers,
+    papers: &'a Papers,
     advice: Vec<advice::Advice>,
     /// Picture of the machine, as a file and as a part of the page.
     picture: String,
@@ -175,7 +176,7 @@ impl<'a> Report<'a> {
     fn new(
         machine: &'a Machine,
         records: &'a [Record],
-        papers: Papers,
+        papers: &'a Papers,
         results: &'a Path,
     ) -> Result<Report<'a>> {
         let [picture, picture_part] = topology::pictures(machine, "machine")?;

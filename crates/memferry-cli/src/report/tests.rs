@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use serde_json::json;
 
 use super::figure::{Kind, Point, Scale};
@@ -6,8 +8,11 @@ use super::*;
 mod backends;
 mod kuper;
 
+/// The same for each machine.
+static PAPERS: LazyLock<Papers> = LazyLock::new(|| Papers::read().unwrap());
+
 fn report_on(machine: &Machine, records: &[Record]) -> (String, Vec<String>) {
-    let report = Report::new(machine, records, Papers::read().unwrap(), Path::new("results")).unwrap();
+    let report = Report::new(machine, records, &PAPERS, Path::new("results")).unwrap();
     (page::html(&report), report.figures().map(|figure| figure.name.clone()).collect())
 }
 
@@ -453,7 +458,7 @@ fn files_are_written_whole_or_not_at_all() {
 /// The bars are those of the scenarios, and their parts are all of the traffic.
 #[test]
 fn figures_of_the_study_are_its_runs() {
-    let figures = Papers::read().unwrap().study_figures().unwrap();
+    let figures = PAPERS.study_figures().unwrap();
     let points = |name: &str| {
         &figures.iter().find(|it| it.name == format!("greinsmark-figure-{name}")).unwrap().points
     };

@@ -13,6 +13,7 @@ use memferry_bench::model::{self, Prediction, Validation};
 pub(super) use self::copies::{copy_rate, device_and_core};
 pub(super) use self::domains::{BANDWIDTH, LATENCY};
 
+use self::study::Scans;
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use memferry_bench::harness::Provenance;
 
@@ -49,6 +50,7 @@ pub(super) struct Papers {
     pub(super) query: Vec<QueryRun>,
     pub(super) validation: Validation,
     published: Published,
+    scans: Vec<Scans>,
 }
 
 impl Papers {
@@ -73,7 +75,7 @@ impl Papers {
                 run,
             });
         }
-        Ok(Papers { query, validation: model::validate()?, published })
+        Ok(Papers { query, validation: model::validate()?, published, scans: Scans::run()? })
     }
 
     /// The times of the thesis's query, and their parts.

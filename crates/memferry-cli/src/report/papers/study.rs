@@ -1,5 +1,8 @@
 //! Figures of the study about sub-NUMA clusters: Greinsmark 2020, figures 8 and 11 to 14.
 
+use std::panic;
+use std::thread;
+
 use anyhow::Result;
 use memferry::internals::TaskRun;
 use memferry::topology::{Machine, NodeId};
@@ -14,6 +17,12 @@ use memferry_bench::harness::Provenance;
 const OFF: &str = "skylake-8180-snc-off";
 const ON: &str = "skylake-8180-snc-on";
 
+/// The runs of one of figures 12 to 14.
+pub(super) struct Scans {
+    range_pred: u64,
+    runs: Vec<Scanned>,
+}
+
 /// A run of a figure: where workers are, what they scan, how many predicates are on the first table.
 struct Scanned {
     name: &'static str,
@@ -24,11 +33,9 @@ struct Scanned {
 impl Papers {
     /// The study's own figures, and how its numbers compare with those that the text prints.
     pub(in crate::report) fn study_figures(&self) -> Result<Vec<Figure>> {
-        let (off, on) = (Machine::from_profile(OFF)?, Machine::from_profile(ON)?);
-        let mut figures = vec![self.columns(), self.random_accesses(&off, &on)?];
-        let studies = (Study::of(&off)?, Study::of(&on)?);
-        for (number, range_pred) in (12..).zip(RANGE_PREDS) {
-            let [mut throughput, memory] = scans(&studies, number, range_pred)?;
+        let mut figures = vec![self.columns(), self.random_accesses()?];
+        for (number, scans) in (12..).zip(&self.scans) {
+            let [mut throughput, memory] = scans.figures(number);
             throughput.published_rule("mostly below", self.published.get("G247"));
             figures.extend([throughput, memory]);
         }
@@ -54,8 +61,8 @@ impl Papers {
     }
 
     /// Throughput of random accesses. The publication prints only what sub-domains cost.
-    fn random_accesses(&self, off: &Machine, on: &Machine) -> Result<Figure> {
-        let (off, on) = (lookups(off)?, lookups(on)?);
+    fn random_accesses(&self) -> Result<Figure> {
+        let (off, on) = (lookups(&Machine::from_profile(OFF)?)?, lookups(&Machine::from_profile(ON)?)?);
         let mut figure =
             Figure::new("greinsmark-figure-11", Kind::Bars, "Random accesses with SNC and without");
         let least = 100.0 * off.wait_ns() / on.wait_ns();
@@ -130,56 +137,76 @@ impl Papers {
     }
 }
 
-/// Both diagrams of a figure: throughput, and traffic of memory by domain.
-fn scans((off, on): &(Study, Study), number: usize, range_pred: u64) -> Result<[Figure; 2]> {
-    let mut runs = Vec::new();
-    for (name, study, workers, is_stealing) in [
-        ("SNC off", off, Workers::All, false),
-        ("SNC off, half", off, Workers::Half, false),
-        ("both", on, Workers::All, false),
-        ("both, steal", on, Workers::All, true),
-        ("half", on, Workers::Half, false),
-        ("half, steal", on, Workers::Half, true),
-        ("0a", on, Workers::First, false),
-        ("0b", on, Workers::Second, false),
-    ] {
-        for on_first in (0..=PREDICATES).rev() {
-            let run = study.run(Setting { workers, is_stealing }, on_first, range_pred)?;
-            runs.push(Scanned { name, on_first, run });
+impl Scans {
+    /// The runs of all figures, each figure on a thread of its own: they take seconds.
+    pub(super) fn run() -> Result<Vec<Scans>> {
+        let off = Study::of(&Machine::from_profile(OFF)?)?;
+        let on = Study::of(&Machine::from_profile(ON)?)?;
+        thread::scope(|scope| {
+            let (off, on) = (&off, &on);
+            let run = |range_pred| scope.spawn(move || Scans::below(range_pred, off, on));
+            let figures = RANGE_PREDS.map(run).into_iter();
+            figures.map(|one| one.join().unwrap_or_else(|why| panic::resume_unwind(why))).collect()
+        })
+    }
+
+    fn below(range_pred: u64, off: &Study, on: &Study) -> Result<Scans> {
+        let mut runs = Vec::new();
+        for (name, study, workers, is_stealing) in [
+            ("SNC off", off, Workers::All, false),
+            ("SNC off, half", off, Workers::Half, false),
+            ("both", on, Workers::All, false),
+            ("both, steal", on, Workers::All, true),
+            ("half", on, Workers::Half, false),
+            ("half, steal", on, Workers::Half, true),
+            ("0a", on, Workers::First, false),
+            ("0b", on, Workers::Second, false),
+        ] {
+            for on_first in (0..=PREDICATES).rev() {
+                let run = study.run(Setting { workers, is_stealing }, on_first, range_pred)?;
+                runs.push(Scanned { name, on_first, run });
+            }
         }
+        Ok(Scans { range_pred, runs })
     }
-    let about = format!(
-        "As figure {number} of Greinsmark 2020: 56 clients count rows of two tables with one of six columns below {range_pred}, \
-         on a Xeon 8180; workers on all cores or half of them, on both sub-domains or on one, with stealing or without. Bars of \
-         a group move predicates from the table of 0a (6/0) to that of 0b (0/6)."
-    );
-    let name = |what: &str| format!("greinsmark-figure-{number}-{what}");
-    let title = format!("Two skewed scans below {range_pred}");
-    let mut throughput = Figure::new(&name("throughput"), Kind::Bars, format!("{title}: throughput"));
-    throughput.about = format!(
-        "{about} Whiskers: standard deviation between seconds; the model has no noise but the turns of queues."
-    );
-    throughput.y = Axis::new("queries per second", Scale::Linear);
-    let mut memory = Figure::new(&name("memory"), Kind::Bars, format!("{title}: memory"));
-    memory.about = format!(
-        "{about} A panel for each part of a published bar: bytes that queries cause, not those that counters count twice. The text prints ratios, which are below."
-    );
-    memory.y = Axis::new("GB/s", Scale::Linear);
-    for Scanned { name, on_first, run } in &runs {
-        let skew = format!("{on_first}/{}", PREDICATES - on_first);
-        let rate = run.queries_per_s;
-        let point = Point::new(&skew, Provenance::Modelled, *name, rate);
-        throughput.points.push(point.between((rate - run.deviation).max(0.0), rate + run.deviation));
-    }
-    for (panel, cpus, target) in
-        [("local in 0a", 0, 0), ("local in 0b", 1, 1), ("remote from 0a", 0, 1), ("remote from 0b", 1, 0)]
-    {
-        for Scanned { name, on_first, run } in &runs {
-            let way = run.traffic.iter().find(|&&(from, to, _)| (from, to) == (NodeId(cpus), NodeId(target)));
-            let rate = way.map_or(0.0, |&(_, _, rate)| rate / 1e9);
+
+    /// Both diagrams of a figure: throughput, and traffic of memory by domain.
+    fn figures(&self, number: usize) -> [Figure; 2] {
+        let Scans { range_pred, runs } = self;
+        let about = format!(
+            "As figure {number} of Greinsmark 2020: 56 clients count rows of two tables with one of six columns below {range_pred}, \
+             on a Xeon 8180; workers on all cores or half of them, on both sub-domains or on one, with stealing or without. Bars of \
+             a group move predicates from the table of 0a (6/0) to that of 0b (0/6)."
+        );
+        let name = |what: &str| format!("greinsmark-figure-{number}-{what}");
+        let title = format!("Two skewed scans below {range_pred}");
+        let mut throughput = Figure::new(&name("throughput"), Kind::Bars, format!("{title}: throughput"));
+        throughput.about = format!(
+            "{about} Whiskers: standard deviation between seconds; the model has no noise but the turns of queues."
+        );
+        throughput.y = Axis::new("queries per second", Scale::Linear);
+        let mut memory = Figure::new(&name("memory"), Kind::Bars, format!("{title}: memory"));
+        memory.about = format!(
+            "{about} A panel for each part of a published bar: bytes that queries cause, not those that counters count twice. The text prints ratios, which are below."
+        );
+        memory.y = Axis::new("GB/s", Scale::Linear);
+        for Scanned { name, on_first, run } in runs {
             let skew = format!("{on_first}/{}", PREDICATES - on_first);
-            memory.points.push(Point::new(skew, Provenance::Modelled, *name, rate).in_panel(panel));
+            let rate = run.queries_per_s;
+            let point = Point::new(&skew, Provenance::Modelled, *name, rate);
+            throughput.points.push(point.between((rate - run.deviation).max(0.0), rate + run.deviation));
         }
+        for (panel, cpus, target) in
+            [("local in 0a", 0, 0), ("local in 0b", 1, 1), ("remote from 0a", 0, 1), ("remote from 0b", 1, 0)]
+        {
+            for Scanned { name, on_first, run } in runs {
+                let way =
+                    run.traffic.iter().find(|&&(from, to, _)| (from, to) == (NodeId(cpus), NodeId(target)));
+                let rate = way.map_or(0.0, |&(_, _, rate)| rate / 1e9);
+                let skew = format!("{on_first}/{}", PREDICATES - on_first);
+                memory.points.push(Point::new(skew, Provenance::Modelled, *name, rate).in_panel(panel));
+            }
+        }
+        [throughput, memory]
     }
-    Ok([throughput, memory])
 }

@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::super::figure::Point;
 use super::super::*;
-use super::record;
+use super::{PAPERS, record};
 
 const PUBLICATION: &str = "Kuper 2024";
 
 fn drawn(records: &[Record]) -> Vec<Figure> {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
-    let figures = Papers::read().unwrap().kuper_figures(&machine, records).unwrap();
+    let figures = PAPERS.kuper_figures(&machine, records).unwrap();
     for figure in &figures {
         assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points, "{}", figure.name);
     }
