@@ -6,6 +6,12 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the output of a program may go on after its end.
+const LEFT_MAX: Duration = Duration::from_secs(5);
 
 /// The reason why a chore failed, as a sentence.
 #[derive(Debug)]
@@ -116,19 +122,30 @@ impl Call {
         let mut child = child.map_err(|error| self.cannot_run(&error))?;
         // The pipe ends when the last writer closes it; the command holds two.
         drop(self.command);
-        let mut end = End::default();
-        for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).into_owned();
-            // A closed standard error is no reason to stop the program.
-            let _ = writeln!(std::io::stderr(), "{line}");
-            end.push(line);
-        }
+        let end = Arc::new(Mutex::new(End::default()));
+        let seen = Arc::clone(&end);
+        let shown = thread::spawn(move || {
+            for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                // A closed standard error is no reason to stop the program.
+                let _ = writeln!(std::io::stderr(), "{line}");
+                seen.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        });
         let status =
             child.wait().map_err(|error| Failure(format!("cannot wait for `{}`: {error}", self.line)))?;
-        if status.success() {
-            return Ok(());
+        // Programs that it started and left have the pipe, too. Nobody waits for those for hours.
+        let deadline = Instant::now() + LEFT_MAX;
+        while !shown.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(20));
         }
-        Err(Failure(format!("`{}` failed ({status}); the end of its output:\n{}", self.line, end.text())))
+        let how = match (status.success(), shown.is_finished()) {
+            (true, true) => return Ok(()),
+            (_, true) => format!("failed ({status})"),
+            (_, false) => format!("ended ({status}) and left programs that still have its output"),
+        };
+        let end = end.lock().unwrap_or_else(PoisonError::into_inner).text();
+        Err(Failure(format!("`{}` {how}; the end of its output:\n{end}", self.line)))
     }
 
     /// Runs the program to its end and returns its standard output.
@@ -215,5 +232,14 @@ mod tests {
         assert!(why.contains("exit status: 3"), "{why}");
         assert!(why.ends_with("    line 100\n    reason\n") && !why.contains("line 41\n"), "{why}");
         assert!(program("sh").args(["-c", "echo fine"]).run_and_quote().is_ok());
+    }
+
+    #[test]
+    fn programs_that_are_left_are_not_waited_for() {
+        let script = "sleep 300 & echo $!; exit 3";
+        let why = program("sh").args(["-c", script]).run_and_quote().unwrap_err().to_string();
+        assert!(why.contains("exit status: 3") && why.contains("left programs"), "{why}");
+        let left = why.lines().last().unwrap().trim();
+        assert!(Command::new("kill").arg(left).status().unwrap().success(), "it still ran: {why}");
     }
 }
