@@ -22,6 +22,7 @@ pub(super) struct Expected {
 
 /// One query of one session.
 pub(super) struct Run {
+    /// The section in which it began, by the time that the way has run.
     pub(super) section: usize,
     /// Session, and position in its sequence: the same query in each way.
     pub(super) place: (usize, usize),
@@ -39,6 +40,23 @@ pub(super) struct Way {
     sessions: Vec<(SessionContext, Order)>,
     pub(super) tiers: Option<Arc<Tiers>>,
     pub(super) runs: Vec<Run>,
+    /// The time that its sections have taken.
+    clock: Duration,
+}
+
+/// The sections of a way: equal parts of its time.
+#[derive(Clone, Copy)]
+pub(super) struct Sections {
+    pub(super) count: usize,
+    pub(super) each: Duration,
+}
+
+impl Sections {
+    /// The section at this time; the last one also after its end.
+    fn at(self, clock: Duration) -> usize {
+        let passed = clock.as_secs_f64() / self.each.as_secs_f64();
+        (passed as usize).min(self.count - 1)
+    }
 }
 
 /// The sequence of a session: all queries in random order, then again in another one.
@@ -75,19 +93,26 @@ impl Way {
         seed: u64,
     ) -> Way {
         let orders = (0..contexts.len()).map(|session| Order::new(seed, session));
-        Way { name, sessions: contexts.into_iter().zip(orders).collect(), tiers, runs: Vec::new() }
+        Way {
+            name,
+            sessions: contexts.into_iter().zip(orders).collect(),
+            tiers,
+            runs: Vec::new(),
+            clock: Duration::ZERO,
+        }
     }
 
-    /// Runs queries in all sessions for `time`; those that have begun by then are finished.
+    /// Runs queries in all sessions until the end of `section`, and at least one in each; those that have begun by then are
+    /// finished, and take their time from the next section.
     pub(super) fn run_section(
         &mut self,
         section: usize,
-        time: Duration,
+        sections: Sections,
         expected: &Arc<Expected>,
         runtime: &Runtime,
     ) -> Result<(), QueryError> {
-        let deadline = Instant::now() + time;
-        let name = self.name;
+        let (begun, clock, name) = (Instant::now(), self.clock, self.name);
+        let deadline = begun + (sections.each * (section as u32 + 1)).saturating_sub(clock);
         let tasks: Vec<_> = self
             .sessions
             .drain(..)
@@ -96,12 +121,15 @@ impl Way {
                 let expected = Arc::clone(expected);
                 runtime.spawn(async move {
                     let mut runs = Vec::new();
-                    while Instant::now() < deadline {
+                    loop {
                         let (query, position) = order.next(expected.queries.len());
                         let run = run(&context, &expected, query, name).await?;
+                        let section = sections.at(clock + run.started.duration_since(begun));
                         runs.push(Run { section, place: (session, position), query, ..run });
+                        if Instant::now() >= deadline {
+                            return Ok::<_, QueryError>(((context, order), runs));
+                        }
                     }
-                    Ok::<_, QueryError>(((context, order), runs))
                 })
             })
             .collect();
@@ -114,6 +142,7 @@ impl Way {
             self.sessions.push(session);
             self.runs.extend(runs);
         }
+        self.clock += begun.elapsed();
         for usage in self.tiers.iter().flat_map(|tiers| tiers.cache().stats().nodes) {
             if usage.peak_bytes > usage.budget_bytes {
                 return Err(QueryError::Invalid(format!(
@@ -150,6 +179,14 @@ async fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_has_its_section_and_late_runs_the_last() {
+        let sections = Sections { count: 10, each: Duration::from_secs(60) };
+        for (second, section) in [(0, 0), (59, 0), (60, 1), (145, 2), (599, 9), (600, 9), (700, 9)] {
+            assert_eq!(sections.at(Duration::from_secs(second)), section, "{second}");
+        }
+    }
 
     #[test]
     fn sequences_are_permutations_and_differ_by_session_and_seed() {
