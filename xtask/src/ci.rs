@@ -83,7 +83,7 @@ const ALONE: &[Step] = &[
 
 /// Steps that run while the [`BACKGROUND`] chores run. Those build with nightly, in target directories of their own.
 const TOGETHER: &[Step] = &[
-    ("one build serves both", one_build),
+    ("one build serves all", one_build),
     ("format", || cargo(["fmt", "--all", "--check"]).run()),
     ("clippy", || {
         cargo(["clippy", "--all-targets"])

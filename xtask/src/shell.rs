@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the output of a program may go on after its end.
+/// How long the output of a program may stay open after its end.
 const LEFT_MAX: Duration = Duration::from_secs(5);
 
 /// The reason why a chore failed, as a sentence.
@@ -110,7 +110,8 @@ impl Call {
         if status.success() { Ok(()) } else { Err(Failure(format!("`{}` failed ({status})", self.line))) }
     }
 
-    /// Runs the program to its end and shows its output. If the program fails, the error contains the end of the output.
+    /// Runs the program to its end and shows its output. If it fails, or leaves programs that hold its output, the error contains
+    /// the end of the output.
     ///
     /// Both streams go to the standard error of this program, in their order.
     pub(crate) fn run_and_quote(mut self) -> Result<(), Failure> {
@@ -134,7 +135,7 @@ impl Call {
         });
         let status =
             child.wait().map_err(|error| Failure(format!("cannot wait for `{}`: {error}", self.line)))?;
-        // Programs that it started and left have the pipe, too. Nobody waits for those for hours.
+        // A program that it has left running holds the pipe, too.
         let deadline = Instant::now() + LEFT_MAX;
         while !shown.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
@@ -142,7 +143,9 @@ impl Call {
         let how = match (status.success(), shown.is_finished()) {
             (true, true) => return Ok(()),
             (_, true) => format!("failed ({status})"),
-            (_, false) => format!("ended ({status}) and left programs that still have its output"),
+            (_, false) => {
+                format!("ended ({status}) and left programs that hold its output; find them with `ps`")
+            }
         };
         let end = end.lock().unwrap_or_else(PoisonError::into_inner).text();
         Err(Failure(format!("`{}` {how}; the end of its output:\n{end}", self.line)))
@@ -236,10 +239,13 @@ mod tests {
 
     #[test]
     fn programs_that_are_left_are_not_waited_for() {
-        let script = "sleep 300 & echo $!; exit 3";
+        let script = "sleep 30 & echo $!; exit 3";
         let why = program("sh").args(["-c", script]).run_and_quote().unwrap_err().to_string();
         assert!(why.contains("exit status: 3") && why.contains("left programs"), "{why}");
         let left = why.lines().last().unwrap().trim();
-        assert!(Command::new("kill").arg(left).status().unwrap().success(), "it still ran: {why}");
+        assert!(
+            Command::new("kill").arg(left).status().unwrap().success(),
+            "the program that it left has ended: {why}"
+        );
     }
 }

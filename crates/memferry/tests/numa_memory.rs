@@ -276,7 +276,8 @@ fn a_tail_needs_no_more_than_it_takes() {
         // Room for a tail, and for no huge page.
         let tail = Mapping::with(machine, 64 * PAGE, small_pages(Binding::Bind(node))).unwrap();
         let _filling = fill_for_good(machine, node);
-        assert!(machine.free_bytes(node).unwrap() < HUGE as u64);
+        let free_bytes = machine.free_bytes(node).unwrap();
+        assert!(free_bytes < HUGE as u64, "node {node} has {free_bytes} bytes that cannot be bound");
         drop(tail);
         let room = machine.free_bytes(node).unwrap() as usize;
         let set = NodeSet::from([node, other]);

@@ -9,7 +9,7 @@ mod backends;
 mod kuper;
 
 /// The same for each machine.
-static PAPERS: LazyLock<Papers> = LazyLock::new(|| Papers::read().unwrap());
+pub(super) static PAPERS: LazyLock<Papers> = LazyLock::new(|| Papers::read().unwrap());
 
 fn report_on(machine: &Machine, records: &[Record]) -> (String, Vec<String>) {
     let report = Report::new(machine, records, &PAPERS, Path::new("results")).unwrap();

@@ -7,13 +7,12 @@ use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use datafusion::common::runtime::SpawnedTask;
-use futures::poll;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
@@ -107,8 +106,7 @@ impl Runner {
         SpawnedTask::spawn(work)
     }
 
-    /// Starts `work` as [`spawn`](Self::spawn) does, and waits for its first poll: what it does before it first waits is done
-    /// before the next statement.
+    /// Starts `work` as [`spawn`](Self::spawn) does, and returns after its first poll.
     ///
     /// # Errors
     /// [`Cancelled`].
@@ -118,13 +116,13 @@ impl Runner {
     ) -> Result<SpawnedTask<T>> {
         let (polled, begun) = oneshot::channel::<()>();
         let task = self.spawn(async move {
-            let mut work = pin!(work);
-            let first = poll!(&mut work);
-            drop(polled);
-            match first {
-                Poll::Ready(output) => output,
-                Poll::Pending => work.await,
-            }
+            let (mut work, mut polled) = (pin!(work), Some(polled));
+            let poll = |context: &mut task::Context<'_>| {
+                let output = work.as_mut().poll(context);
+                polled = None;
+                output
+            };
+            future::poll_fn(poll).await
         });
         // Nothing is sent: the channel closes, by a panic, too, which the task then reports.
         let _ = self.wait(begun)?;
@@ -237,6 +235,7 @@ mod tests {
         assert_eq!(runner.run(async { 4 }).unwrap(), 4);
     }
 
+    /// A second move of a column was accepted while the task of the first one had not been polled.
     #[test]
     fn work_that_began_has_been_polled() {
         let mut runner = Runner::start(None).unwrap();

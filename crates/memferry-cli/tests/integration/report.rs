@@ -202,12 +202,7 @@ fn a_collection_gives_a_page_elsewhere() {
     let path = |name: &str| directory.path().join(name);
     let file = path("mine.json");
     let steps = ["topology", "calibrate", "submit", "remote"];
-    // A directory of the build, since /tmp may be memory.
-    let disk = env!("CARGO_TARGET_TMPDIR");
-    let mut printed = lines(collect(&file, &steps).args(["--storage", disk]));
-    if let Some(why) = printed.iter().find(|line| line.contains("does not read past the page cache")) {
-        return skip(Needs::Kernel("O_DIRECT"), why);
-    }
+    let mut printed = lines(&mut collect(&file, &steps));
     let is_done = |printed: &[String], step: &str| printed.iter().any(|line| line.starts_with(step));
     for step in ["topology: done", "calibrate: ", "submit: done", "remote: "] {
         assert!(is_done(&printed, step), "{printed:?}");
@@ -218,13 +213,10 @@ fn a_collection_gives_a_page_elsewhere() {
             break;
         }
         assert!(is_done(&printed, "not finished: calibrate"), "{printed:?}");
-        printed = lines(collect(&file, &steps).args(["--storage", disk]));
+        printed = lines(&mut collect(&file, &steps));
         assert!(!is_done(&printed, "submit: "), "{printed:?}");
     }
     assert!(is_done(&printed, "calibrate: done"), "{printed:?}");
-    let collection: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-    let profile: Value = serde_json::from_str(collection["files"]["profile.json"].as_str().unwrap()).unwrap();
-    assert_eq!(profile["storage"][0]["directory"], fs::canonicalize(disk).unwrap().to_str().unwrap());
     assert!(!path("mine.json.unfinished").exists(), "{printed:?}");
 
     let results = path("results");
@@ -264,6 +256,39 @@ fn a_collection_gives_a_page_elsewhere() {
         says(&add(&other).output().unwrap(), FAILURE, &[words]);
     }
     assert!(!other.exists());
+}
+
+/// A storage that cannot be measured is an error before the first step: it would cost the whole calibration.
+#[test]
+fn a_collection_measures_storage() {
+    // A directory of the build, since /tmp may be memory.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let disk = directory.path().to_str().unwrap();
+    let file = directory.path().join("mine.json");
+    let with = |storage: &str| {
+        let mut command = collect(&file, &["calibrate"]);
+        command.args(["--storage", storage]);
+        command
+    };
+    let memory = with("/dev/shm").output().unwrap();
+    says(&memory, FAILURE, &["does not read past the page cache"]);
+    assert!(!directory.path().join("mine.json.unfinished").exists());
+    let first = with(disk).output().unwrap();
+    if text(&first.stderr).contains("does not read past the page cache") {
+        return skip(Needs::Kernel("O_DIRECT"), text(&first.stderr));
+    }
+    let mut printed = text(&first.stdout).to_owned();
+    for _ in 0..20 {
+        if printed.contains("calibrate: done") {
+            break;
+        }
+        let other = collect(&file, &["calibrate"]).output().unwrap();
+        says(&other, FAILURE, &["other directories of --storage"]);
+        printed = lines(&mut with(disk)).join("\n");
+    }
+    let collection: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let profile: Value = serde_json::from_str(collection["files"]["profile.json"].as_str().unwrap()).unwrap();
+    assert_eq!(profile["storage"][0]["directory"], fs::canonicalize(disk).unwrap().to_str().unwrap());
 }
 
 #[test]
@@ -314,7 +339,12 @@ fn wrong_collections_are_errors() {
     fails(
         &["report", "--collect", "a", "--storage", "/nowhere"],
         FAILURE,
-        &["cannot use --storage /nowhere"],
+        &["cannot use /nowhere for a measurement of storage"],
+    );
+    fails(
+        &["report", "--collect", "a", "--storage", ".", "--only", "submit"],
+        USAGE,
+        &["--storage is for the step calibrate"],
     );
     fails(&["report", "--quick"], USAGE, &["required arguments"]);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use memferry::internals::{Measured, Parameter};
@@ -185,11 +185,13 @@ pub(crate) fn fill(machine: &Machine, node: NodeId) -> (Vec<Mapping>, MemoryErro
 }
 
 /// As [`fill`], and looks again until there is none for a while: memory may still be on its way back from what ended
-/// before. While a huge page is free it waits up to five seconds: on a busy machine memory comes back late.
+/// before. While a huge page is free it looks for five seconds: on a busy machine memory comes back late.
 pub(crate) fn fill_for_good(machine: &Machine, node: NodeId) -> Vec<Mapping> {
     let mut hog = Vec::new();
     let mut rounds_in_vain = 0;
-    while rounds_in_vain < 5 || rounds_in_vain < 250 && machine.free_bytes(node).unwrap() >= 2 * MIB as u64 {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let has_huge = || machine.free_bytes(node).unwrap() >= 2 * MIB as u64;
+    while rounds_in_vain < 5 || (has_huge() && Instant::now() < deadline) {
         let (more, _) = fill(machine, node);
         rounds_in_vain = if more.is_empty() { rounds_in_vain + 1 } else { 0 };
         hog.extend(more);

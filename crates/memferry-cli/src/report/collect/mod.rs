@@ -18,11 +18,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use memferry_bench::calibrate::{SamplingPlan, StorageProbe};
 use memferry_dsa::system::{QueueFilter, SystemState};
 
 use self::collection::Collection;
 use self::run::{NO_TIME, Run};
-use self::steps::{Needs, STEPS, Step};
+use self::steps::{Gives, Needs, STEPS, Step};
 use crate::error::usage;
 use crate::output::{count, not_written, write_file};
 use crate::topology;
@@ -42,7 +43,8 @@ pub(super) struct Options {
     /// Only these steps of --collect, such as calibrate or submit; may be repeated.
     #[arg(long = "only", value_name = "STEP", requires = "collect")]
     only: Vec<String>,
-    /// Also measure the storage of this directory, as calibrate does; may be repeated.
+    /// Also measure the storage of this directory, as calibrate does: a file of 256 MiB is written there and removed; may be
+    /// repeated.
     #[arg(long, value_name = "DIR", requires = "collect")]
     storage: Vec<PathBuf>,
     /// Small and short: shows that --collect works; its numbers are not accurate.
@@ -60,10 +62,7 @@ pub(super) fn collect(options: &Options, file: &Path, out: &mut dyn Write) -> Re
     let begun = Instant::now();
     let limit = Duration::from_secs(options.minutes * 60);
     let steps = chosen(&options.only)?;
-    let storage = options.storage.iter().map(|directory| {
-        fs::canonicalize(directory).with_context(|| format!("cannot use --storage {}", directory.display()))
-    });
-    let storage: Vec<PathBuf> = storage.collect::<Result<_>>()?;
+    let storage = storage(&options.storage, &steps)?;
     let directory = unfinished(file);
     if options.restart && directory.exists() {
         // An unfinished run of another process is not removed under its feet.
@@ -98,7 +97,8 @@ pub(super) fn collect(options: &Options, file: &Path, out: &mut dyn Write) -> Re
     }
     writeln!(
         out,
-        "written to {}, with {}; look at it before you give it away: it names the host and the user's number",
+        "written to {}, with {}; look at it before you give it away: it names the host, the user's number and the \
+         directories of --storage",
         file.display(),
         count(collection.records_count(), "record")
     )?;
@@ -116,6 +116,19 @@ pub(super) fn collect(options: &Options, file: &Path, out: &mut dyn Write) -> Re
         )?,
     }
     Ok(())
+}
+
+/// Directories that can be measured. Their paths are absolute, because the steps run in another directory.
+fn storage(directories: &[PathBuf], steps: &[&Step]) -> Result<Vec<PathBuf>> {
+    if !directories.is_empty() && steps.iter().all(|step| step.gives != Gives::Profile) {
+        return Err(usage("--storage is for the step calibrate, which --only leaves out".to_owned()));
+    }
+    // One that cannot be measured would cost the whole calibration later.
+    let measurable = directories.iter().map(|directory| {
+        StorageProbe::new(directory, SamplingPlan::QUICK)?;
+        Ok(fs::canonicalize(directory)?)
+    });
+    measurable.collect()
 }
 
 /// The steps with these names; all of them if there is no name.

@@ -27,8 +27,6 @@ pub(super) struct Run {
     /// Keeps other runs out of the directory.
     lock: File,
     pub(super) directory: PathBuf,
-    /// Directories of storage that the calibration measures; the processes of the steps have another current directory.
-    storage: Vec<PathBuf>,
     pub(super) state: State,
 }
 
@@ -38,6 +36,9 @@ pub(super) struct State {
     pub(super) version: String,
     pub(super) commit: String,
     pub(super) quick: bool,
+    /// Directories that the calibration measures, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    storage: Vec<PathBuf>,
     /// UTC, as in RFC 3339.
     pub(super) started: String,
     pub(super) steps: Vec<StepState>,
@@ -102,7 +103,7 @@ impl Run {
     /// Continues the run in this directory, or begins one.
     ///
     /// # Errors
-    /// The run there is of another version, or cannot be read.
+    /// The run there is of another version or has other options, or cannot be read.
     pub(super) fn begin(directory: &Path, lock: File, quick: bool, storage: Vec<PathBuf>) -> Result<Run> {
         let path = directory.join(STATE);
         let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("MEMFERRY_COMMIT"));
@@ -123,17 +124,24 @@ impl Run {
                     of(quick),
                 );
             }
+            if state.storage != storage {
+                bail!(
+                    "{} was begun with other directories of --storage; give the same ones, or begin again with --restart",
+                    directory.display()
+                );
+            }
             state
         } else {
             State {
                 version: version.to_owned(),
                 commit: commit.to_owned(),
                 quick,
+                storage,
                 started: rfc3339(SystemTime::now()),
                 steps: Vec::new(),
             }
         };
-        Ok(Run { lock, directory: directory.to_owned(), storage, state })
+        Ok(Run { lock, directory: directory.to_owned(), state })
     }
 
     pub(super) fn is_done(&self, step: &Step) -> bool {
@@ -189,7 +197,9 @@ impl Run {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(step.arguments(self.state.quick)).current_dir(&self.directory);
         if step.gives == Gives::Profile {
-            self.storage.iter().for_each(|directory| drop(command.arg("--storage").arg(directory)));
+            for directory in &self.state.storage {
+                command.arg("--storage").arg(directory);
+            }
         }
         // The process shares the lock: if this one is killed, the directory is in use until that one has ended.
         command.stdin(self.lock.try_clone()?);

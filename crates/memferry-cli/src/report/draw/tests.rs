@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
-use super::super::papers::Papers;
+use super::super::tests::PAPERS;
 use super::*;
 use crate::canvas::tests::xml_error;
 use memferry::topology::Machine;
@@ -9,7 +9,7 @@ use memferry_bench::harness::Provenance;
 
 /// The figures of the publications, and extreme ones.
 fn figures() -> Vec<Figure> {
-    let papers = Papers::read().unwrap();
+    let papers = &*PAPERS;
     let mut figures = papers.query_figures();
     figures.extend(papers.thesis_copy_figures().unwrap());
     figures.extend(papers.kuper_figures(&Machine::from_profile("spr-56c").unwrap(), &[]).unwrap());
