@@ -347,4 +347,9 @@ fn wrong_collections_are_errors() {
         &["--storage is for the step calibrate"],
     );
     fails(&["report", "--quick"], USAGE, &["required arguments"]);
+    for option in
+        [&["--quick"][..], &["--restart"], &["--minutes", "5"], &["--only", "submit"], &["--storage", "."]]
+    {
+        fails(&[&["report", "--out", "a"], option].concat(), USAGE, &["cannot be used with"]);
+    }
 }

@@ -30,6 +30,9 @@ use crate::topology;
 
 pub(super) use self::add::add;
 
+/// The other things that `report` does. They conflict with `--collect`, so that clap does not ask for it beside them.
+const OTHERS: [&str; 3] = ["out", "figure", "add"];
+
 /// Options of `--collect`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
@@ -38,20 +41,20 @@ pub(super) struct Options {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "machine", "results", "figure"])]
     pub(super) collect: Option<PathBuf>,
     /// Minutes that --collect may take.
-    #[arg(long, value_name = "N", default_value_t = 60, requires = "collect", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 60, requires = "collect", conflicts_with_all = OTHERS, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
     /// Only these steps of --collect, such as calibrate or submit; may be repeated.
-    #[arg(long = "only", value_name = "STEP", requires = "collect")]
+    #[arg(long = "only", value_name = "STEP", requires = "collect", conflicts_with_all = OTHERS)]
     only: Vec<String>,
     /// Also measure the storage of this directory, as calibrate does: a file of 256 MiB is written there and removed; may be
     /// repeated.
-    #[arg(long, value_name = "DIR", requires = "collect")]
+    #[arg(long, value_name = "DIR", requires = "collect", conflicts_with_all = OTHERS)]
     storage: Vec<PathBuf>,
     /// Small and short: shows that --collect works; its numbers are not accurate.
-    #[arg(long, requires = "collect")]
+    #[arg(long, requires = "collect", conflicts_with_all = OTHERS)]
     quick: bool,
     /// Begin again, also if an interrupted --collect could continue.
-    #[arg(long, requires = "collect")]
+    #[arg(long, requires = "collect", conflicts_with_all = OTHERS)]
     restart: bool,
 }
 
