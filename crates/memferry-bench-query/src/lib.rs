@@ -32,7 +32,7 @@ pub use dsa::{Dsa, QueryTiers};
 pub use modelled::{papers_two_nodes, tpch_on_domains};
 pub use paper_table::{paper_query, paper_table};
 pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};
-pub use tpch_files::{tpch_file, tpch_files, tpch_table_names};
+pub use tpch_files::{tpch_directory, tpch_file, tpch_files, tpch_table_names};
 pub use tpch_tables::{TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, tpch_tables};
 pub use workload::WorkloadBenchmark;
 

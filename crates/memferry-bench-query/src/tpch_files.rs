@@ -18,6 +18,15 @@ pub fn tpch_table_names() -> impl Iterator<Item = &'static str> {
     TABLES.iter().map(|table| table.name)
 }
 
+/// The directory below `directory` that [`tpch_files`] fills and returns.
+pub fn tpch_directory(scale: f64, directory: &Path) -> PathBuf {
+    directory.join(directory_name(scale))
+}
+
+fn directory_name(scale: f64) -> String {
+    format!("sf{scale}")
+}
+
 /// The file of a table in the directory that [`tpch_files`] returns.
 pub fn tpch_file(files: &Path, table: &str) -> PathBuf {
     files.join(format!("{table}.parquet"))
@@ -31,7 +40,7 @@ pub fn tpch_file(files: &Path, table: &str) -> PathBuf {
 /// [`TpchError::Scale`] before anything is written; [`TpchError::Write`].
 pub fn tpch_files(scale: f64, directory: &Path, progress: &dyn Progress) -> Result<PathBuf, TpchError> {
     check_scale(scale)?;
-    written_once(directory, &format!("sf{scale}"), |unfinished| {
+    written_once(directory, &directory_name(scale), |unfinished| {
         progress.total(TABLES.iter().map(|table| (table.rows)(scale)).sum());
         std::thread::scope(|scope| {
             let write = |table| scope.spawn(move || write(table, scale, unfinished, progress));
@@ -107,6 +116,7 @@ mod tests {
     fn files_are_written_once_and_hold_the_rows() {
         let directory = tempfile::tempdir().unwrap();
         let files = tpch_files(0.01, directory.path(), &()).unwrap();
+        assert_eq!(files, tpch_directory(0.01, directory.path()));
         let rows = |table: &str| {
             let file = File::open(tpch_file(&files, table)).unwrap();
             let reader =

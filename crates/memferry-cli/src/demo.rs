@@ -19,7 +19,7 @@ use crate::doctor::Cpu;
 use crate::options::{scale, session_options};
 use crate::output::{Table, number, size};
 use crate::progress::Bar;
-use crate::query::{query_error, written_tpch};
+use crate::query::{files_directory, query_error, write_tpch};
 use crate::report::papers_query;
 use crate::topology;
 
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{}", topology::draw(&machine))?;
     out.flush()?;
 
-    let (_, files) = written_tpch(scale, arguments.files.as_deref())?;
+    let files = write_tpch(scale, &files_directory(arguments.files.as_deref())?)?;
     writeln!(
         out,
         "TPC-H at scale {scale}: {} of Parquet files in {}\n`rm -r {}` removes them.\n",

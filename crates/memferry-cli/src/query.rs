@@ -23,17 +23,17 @@ pub(crate) fn papers_table(scale: f64, tiers: &Tiers, partitions: usize) -> Resu
     Ok(("ab".to_owned(), Arc::new(data)))
 }
 
-/// The directory of generated files, which is `chosen` or below that of the user's caches, and in it the directory of the
-/// TPC-H files of this scale. They are written if they are missing.
-pub(crate) fn written_tpch(scale: f64, chosen: Option<&Path>) -> Result<(PathBuf, PathBuf)> {
-    let directory = chosen.map_or_else(files_directory, |chosen| Ok(chosen.to_owned()))?;
-    let files = tpch_files(scale, &directory, &Bar::new("writing TPC-H files"));
-    let files = files.map_err(|error| query_error(error.into()))?;
-    Ok((directory, files))
+/// Writes the TPC-H files of this scale below `directory` if they are missing, and returns their own directory.
+pub(crate) fn write_tpch(scale: f64, directory: &Path) -> Result<PathBuf> {
+    let files = tpch_files(scale, directory, &Bar::new("writing TPC-H files"));
+    files.map_err(|error| query_error(error.into()))
 }
 
-/// The directory of generated files, below that of the user's caches.
-fn files_directory() -> Result<PathBuf> {
+/// The directory of generated files: `chosen`, or one below that of the user's caches.
+pub(crate) fn files_directory(chosen: Option<&Path>) -> Result<PathBuf> {
+    if let Some(chosen) = chosen {
+        return Ok(chosen.to_owned());
+    }
     let of = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let caches = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")));
     let caches = caches.ok_or_else(|| usage("the directory for generated files is not known; set HOME"))?;

@@ -32,6 +32,7 @@ mod buffers;
 mod data;
 mod domains;
 pub mod files;
+mod limits;
 pub mod load;
 #[allow(unsafe_code)]
 mod near;

@@ -9,6 +9,7 @@ use memferry_schedule::{Binding, Stealing};
 
 use crate::domains::{PlaceOnDomains, QueryDomains};
 use crate::files::{NamedFormatFactory, PlanAgain, ReadFiles};
+use crate::limits::CountLimits;
 use crate::options::{MemferryOptions, Prefetch, Setting};
 use crate::tiers::Tiers;
 
@@ -65,6 +66,7 @@ pub fn session(options: &SessionOptions) -> SessionContext {
         .with_target_partitions(options.partitions)
         .with_batch_size(options.batch_rows)
         .with_information_schema(true)
+        .set_bool("datafusion.execution.listing_table_ignore_subdirectory", false)
         .with_option_extension(memferry);
     let runtime = RuntimeEnvBuilder::new()
         // A cached list of files would hide files that were added, replaced or removed since.
@@ -76,6 +78,7 @@ pub fn session(options: &SessionOptions) -> SessionContext {
         .with_config(config)
         .with_runtime_env(Arc::clone(&runtime))
         .with_query_planner(Arc::new(PlanAgain))
+        .with_physical_optimizer_rule(Arc::new(CountLimits))
         .with_physical_optimizer_rule(Arc::new(ReadFiles::new(runtime, options.tiers.clone())));
     if let Some(domains) = &options.domains {
         state = state.with_physical_optimizer_rule(Arc::new(PlaceOnDomains::new(Arc::clone(domains))));

@@ -111,7 +111,7 @@ const PLAN_AHEAD: usize = 4;
 const OTHERS: usize = 5;
 
 impl ColdBenchmark {
-    /// A benchmark over the files that [`tpch_files`](crate::tpch_files) wrote at `scale`.
+    /// A benchmark over the files that [`tpch_files`](crate::tpch_files) writes at `scale` before anything runs.
     ///
     /// # Errors
     /// [`QueryError::Threads`].
@@ -136,6 +136,14 @@ impl ColdBenchmark {
             seed: 1,
             telemetry: Telemetry::none(),
         })
+    }
+
+    /// Whether all of `queries` exist, in [`pushdown_rows`](Self::pushdown_rows) or in the other measurements. Needs no files.
+    ///
+    /// # Errors
+    /// [`QueryError::UnknownQuery`].
+    pub fn check_queries(&self, is_pushdown: bool) -> Result<(), QueryError> {
+        if is_pushdown { self.pushdown_queries(WIDE_ROWS) } else { self.queries() }.map(drop)
     }
 
     /// All rows. `progress` counts queries.

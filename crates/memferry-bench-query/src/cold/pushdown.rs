@@ -42,6 +42,12 @@ const WIDE_TEXTS: usize = 2;
 const SEED: u64 = 17;
 
 impl ColdBenchmark {
+    /// Q6 and the filters over a table of `rows` rows, by name.
+    pub(super) fn pushdown_queries(&self, rows: u64) -> Result<Vec<(String, String)>, QueryError> {
+        let q06 = ("q06".to_owned(), tpch::query(6, self.scale));
+        self.select([q06].into_iter().chain(filter_queries(rows)).collect(), &[])
+    }
+
     /// The rows of pushdown: the files of TPC-H and those of [`wide_files`] in `wide`, of `rows` rows, each query with
     /// `memferry.pushdown` `auto` and `on` against `off`. `progress` counts queries.
     ///
@@ -54,8 +60,7 @@ impl ColdBenchmark {
         rows: u64,
         progress: &dyn Progress,
     ) -> Result<Vec<Row>, QueryError> {
-        let q06 = ("q06".to_owned(), tpch::query(6, self.scale));
-        let queries = self.select([q06].into_iter().chain(filter_queries(rows)).collect(), &[])?;
+        let queries = self.pushdown_queries(rows)?;
         progress.total(queries.len() as u64);
         self.disk_rate()?;
         let tiers = self.tiers()?;

@@ -100,9 +100,15 @@ impl StorageProbe {
         let directory = fs::canonicalize(directory).map_err(unusable)?;
         let path = directory.join(format!(".memferry-calibrate-{}", std::process::id()));
         let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(unusable)?;
-        let direct = filled(&file, size_bytes, &directory).and_then(|()| open_direct(&path, &directory));
+        let direct = open_direct(&path, &directory);
+        // Before the file grows, so that nothing is left if the process is killed.
         fs::remove_file(&path).map_err(unusable)?;
-        Ok(StorageProbe { direct: direct?, directory, size_bytes, slice })
+        let direct = direct?;
+        filled(&file, size_bytes, &directory)?;
+        direct
+            .read_exact_at(Buffer::new(BLOCK_BYTES).aligned(), 0)
+            .map_err(|error| not_direct(&directory, error.to_string()))?;
+        Ok(StorageProbe { direct, directory, size_bytes, slice })
     }
 
     /// Number of calls of `progress` in a pass.
@@ -233,16 +239,17 @@ fn filled(mut file: &File, size_bytes: usize, directory: &Path) -> Result<(), St
     })
 }
 
-/// Opens the file for direct reads, and makes one.
+/// Opens the file for direct reads.
 fn open_direct(path: &Path, directory: &Path) -> Result<File, StorageRateError> {
-    let refused = |why: String| StorageRateError::NotDirect { directory: directory.to_owned(), why };
     if let Some(kind) = memory_file_system(path) {
-        return Err(refused(format!("it is {kind}")));
+        return Err(not_direct(directory, format!("it is {kind}")));
     }
-    let options = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
-    let file = options.map_err(|error| refused(error.to_string()))?;
-    file.read_exact_at(Buffer::new(BLOCK_BYTES).aligned(), 0).map_err(|error| refused(error.to_string()))?;
-    Ok(file)
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
+    file.map_err(|error| not_direct(directory, error.to_string()))
+}
+
+fn not_direct(directory: &Path, why: String) -> StorageRateError {
+    StorageRateError::NotDirect { directory: directory.to_owned(), why }
 }
 
 /// The kind of the file system that a path is on, if its files are in memory. Newer kernels accept `O_DIRECT` there.

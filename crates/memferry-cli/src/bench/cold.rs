@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use memferry_bench::harness::Record;
-use memferry_bench_query::{ColdBenchmark, WIDE_ROWS, wide_files};
+use memferry_bench_query::{ColdBenchmark, WIDE_ROWS, tpch_directory, wide_files};
 use serde_json::json;
 
 use super::{BUILD_PROFILE, Keep, start_record};
 use crate::options::{scale, session_options};
 use crate::progress::Bar;
-use crate::query::{query_error, written_tpch};
+use crate::query::{files_directory, query_error, write_tpch};
 use crate::topology;
 
 /// The scale whose rows and record have names of their own.
@@ -80,14 +80,17 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         _ => "cold",
     };
     let mut record: Record = start_record(bench, machine.as_ref().clone(), arguments.seed, options);
-    let (files, tpch) = written_tpch(scale, arguments.files.as_deref())?;
-    let mut benchmark = ColdBenchmark::new(machine, tpch, scale, session).map_err(query_error)?;
+    let files = files_directory(arguments.files.as_deref())?;
+    let mut benchmark =
+        ColdBenchmark::new(machine, tpch_directory(scale, &files), scale, session).map_err(query_error)?;
     benchmark.seed = arguments.seed;
     benchmark.rounds_count = rounds;
     benchmark.queries = arguments.queries.clone();
     benchmark.program = Some(std::env::current_exe().context("cannot find this program to start it again")?);
     benchmark.python = arguments.peers.clone();
     benchmark.telemetry = arguments.keep.telemetry();
+    benchmark.check_queries(arguments.pushdown).map_err(query_error)?;
+    write_tpch(scale, &files)?;
     let rows = if arguments.pushdown {
         let rows = if arguments.quick { WIDE_ROWS / 100 } else { WIDE_ROWS };
         let wide = wide_files(rows, &files, &Bar::new("writing the wide table"));

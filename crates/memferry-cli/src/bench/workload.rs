@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{BUILD_PROFILE, Keep, start_record};
 use crate::options::{scale, session_options, size_bytes};
 use crate::progress::Bar;
-use crate::query::{query_error, written_tpch};
+use crate::query::{files_directory, query_error, write_tpch};
 use crate::topology;
 
 /// TPC-H by several sessions at once in random order, over files of which memory keeps half, beside plain DataFusion.
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "profile": BUILD_PROFILE,
     });
     let mut record: Record = start_record("workload", machine.as_ref().clone(), arguments.seed, options);
-    let (_, tpch) = written_tpch(scale, arguments.files.as_deref())?;
+    let tpch = write_tpch(scale, &files_directory(arguments.files.as_deref())?)?;
     let mut bench = WorkloadBenchmark::new(machine, tpch, scale, session).map_err(query_error)?;
     bench.seed = arguments.seed;
     bench.time = Duration::from_secs(u64::from(seconds));

@@ -85,8 +85,8 @@ impl Session<'_> {
 
     /// Replaces the tables whose loads have ended: by those in memory, or by their files if the load has failed.
     pub(super) fn finish_loads(&mut self, out: &mut dyn Write) -> Result<()> {
-        let loading = std::mem::take(&mut self.loading);
-        for mut load in loading {
+        let mut loading = std::mem::take(&mut self.loading).into_iter();
+        while let Some(mut load) = loading.next() {
             let Some(ended) = (&mut load.task).now_or_never() else {
                 self.loading.push(load);
                 continue;
@@ -98,18 +98,18 @@ impl Session<'_> {
             if !registered.is_some_and(|registered| Arc::ptr_eq(&registered, &table)) {
                 continue;
             }
-            match ended.map_err(explain_end).and_then(|loaded| loaded.map_err(explain_load)) {
-                Ok(data) => self.loaded(&name, source, data, started, out)?,
-                Err(error) => {
-                    self.replace(&name, before)?;
-                    let error = error.context(format!("table {name} is not loaded, and is as it was before"));
-                    if !self.interactive {
-                        return Err(error);
-                    }
-                    // An error of standard error cannot be reported.
-                    let _ = writeln!(io::stderr(), "error: {}", error::sentence(&error));
-                }
+            let data = ended.map_err(explain_end).and_then(|loaded| loaded.map_err(explain_load));
+            let Err(error) = data.and_then(|data| self.loaded(&name, source, data, started, out)) else {
+                continue;
+            };
+            self.replace(&name, before)?;
+            let error = error.context(format!("table {name} is not loaded, and is as it was before"));
+            if !self.interactive {
+                self.loading.extend(loading);
+                return Err(error);
             }
+            // An error of standard error cannot be reported.
+            let _ = writeln!(io::stderr(), "error: {}", error::sentence(&error));
         }
         Ok(())
     }

@@ -263,6 +263,19 @@ fn a_load_in_the_background_that_fails_leaves_the_table() {
     says(&output, FAILURE, &["table t is not loaded"]);
 }
 
+/// Its rows come of the file until the load has ended, and each answer is right.
+#[test]
+fn a_load_in_the_background_that_does_not_fit_the_budget_leaves_the_table() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(directory.path(), 200_000);
+    let load = format!("load table t in background; {}", "select sum(a) as s from t;".repeat(300));
+    let sql = ["sql", "--format", "csv", "--budget", "64KiB", "--table", &table, &load];
+    let output = memferry(&sql).output().unwrap();
+    says(&output, USAGE, &["table t is not loaded, and is as it was before", "65536 bytes"]);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed.replace("s\n19999900000\n", ""), "");
+}
+
 #[test]
 fn directories_and_globs_are_tables() {
     let directory = tempfile::tempdir().unwrap();

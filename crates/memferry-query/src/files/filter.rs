@@ -40,8 +40,7 @@ use crate::scan::{FilterInput, FilterOptions, RowFilter, Selection, is_literal, 
 /// The dynamic filters that the hash joins of a plan find, by the id of the expression.
 ///
 /// Those of other operators are not among them: the filter of a minimum or of a TopK gets stricter with each batch, so it
-/// excludes most by ending the scan, and gathering rows to full batches would delay it. Nor are those of joins above a limit:
-/// DataFusion passes them to scans below the limit, which must count the rows that they reject.
+/// excludes most by ending the scan, and gathering rows to full batches would delay it.
 pub(super) struct JoinFilters(HashSet<u64>);
 
 impl JoinFilters {
@@ -51,9 +50,7 @@ impl JoinFilters {
         let mut ids = HashSet::new();
         if options.split_filters && options.dynamic_filters {
             plan.apply(|node| {
-                if let Some(join) = node.downcast_ref::<HashJoinExec>()
-                    && !join.right().exists(|input| Ok(input.fetch().is_some()))?
-                {
+                if node.downcast_ref::<HashJoinExec>().is_some() {
                     let filters = node.dynamic_expressions_produced();
                     ids.extend(filters.iter().filter_map(|filter| filter.expression_id()));
                 }

@@ -1,4 +1,5 @@
-//! The Parquet format of a session: DataFusion's, whose errors of footers name the file and its change.
+//! The Parquet format of a session: DataFusion's, whose errors of footers name the file and its change, and whose statistics of
+//! floats are not exact.
 //!
 //! A scan lists its files, and reads footers afterwards. A footer of a version that is not the listed one is mostly refused: as a
 //! range beyond the end of the file, or as a damaged footer.
@@ -24,6 +25,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::reader::explain;
 use crate::options::MemferryOptions;
+use crate::scan::has_floats;
 
 /// Makes [`NamedFormat`]s.
 #[derive(Debug, Default)]
@@ -79,8 +81,8 @@ impl FileFormat for NamedFormat {
         table_schema: SchemaRef,
         object: &ObjectMeta,
     ) -> Result<Statistics> {
-        let statistics = self.0.infer_stats(state, store, table_schema, object).await;
-        named(state, store, object, statistics).await
+        let statistics = self.0.infer_stats(state, store, Arc::clone(&table_schema), object).await;
+        Ok(with_inexact_floats(named(state, store, object, statistics).await?, &table_schema))
     }
 
     async fn infer_ordering(
@@ -101,8 +103,10 @@ impl FileFormat for NamedFormat {
         table_schema: SchemaRef,
         object: &ObjectMeta,
     ) -> Result<FileMeta> {
-        let metadata = self.0.infer_stats_and_ordering(state, store, table_schema, object).await;
-        named(state, store, object, metadata).await
+        let metadata = self.0.infer_stats_and_ordering(state, store, Arc::clone(&table_schema), object).await;
+        let mut metadata = named(state, store, object, metadata).await?;
+        metadata.statistics = with_inexact_floats(metadata.statistics, &table_schema);
+        Ok(metadata)
     }
 
     async fn create_physical_plan(
@@ -126,6 +130,19 @@ impl FileFormat for NamedFormat {
     fn file_source(&self, table_schema: TableSchema) -> Arc<dyn FileSource> {
         self.0.file_source(table_schema)
     }
+}
+
+/// Statistics in which the least and the largest float are not exact: the writers of Parquet files leave NaNs out.
+///
+/// DataFusion's reader takes a column whose exact least and largest values are equal for that value in each row.
+fn with_inexact_floats(mut statistics: Statistics, schema: &SchemaRef) -> Statistics {
+    for (column, field) in statistics.column_statistics.iter_mut().zip(schema.fields()) {
+        if has_floats(field.data_type()) {
+            column.min_value = std::mem::take(&mut column.min_value).to_inexact();
+            column.max_value = std::mem::take(&mut column.max_value).to_inexact();
+        }
+    }
+    statistics
 }
 
 /// The error of a footer with the name of the file, and its change since the version `listed`.

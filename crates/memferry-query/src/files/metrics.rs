@@ -282,7 +282,7 @@ impl FileReport {
 }
 
 /// The scan of Parquet files that a node of a plan is, if it is one.
-pub(super) fn parquet_scan(plan: &dyn ExecutionPlan) -> Option<(&FileScanConfig, &ParquetSource)> {
+pub(crate) fn parquet_scan(plan: &dyn ExecutionPlan) -> Option<(&FileScanConfig, &ParquetSource)> {
     let scan = plan.downcast_ref::<DataSourceExec>()?;
     scan.downcast_to_file_source::<ParquetSource>().or_else(|| {
         let (config, keeping) = scan.downcast_to_file_source::<KeepingSource>()?;

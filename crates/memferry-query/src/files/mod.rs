@@ -59,6 +59,7 @@ pub use prune::{RowGroup, RowGroups};
 pub use register::{RegisterError, register};
 
 pub(crate) use format::NamedFormatFactory;
+pub(crate) use metrics::parquet_scan;
 pub(crate) use planner::PlanAgain;
 pub(crate) use rule::ReadFiles;
 pub(crate) use sections::{Remainder, Section, SectionScan};

@@ -9,14 +9,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::tree_node::TreeNode;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileSource, ParquetSource};
-use datafusion::physical_expr::expressions::DynamicFilterTracking;
+use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, DynamicFilterTracking};
 use datafusion::physical_expr::intervals::utils::check_support;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{AnalysisContext, analyze, conjunction, split_conjunction};
 use datafusion::physical_plan::PhysicalExpr;
 
 use crate::options::Pushdown;
+use crate::scan::has_floats;
 
 /// The decision for a scan with a filter, and its reason in words.
 #[derive(Debug, Clone)]
@@ -41,6 +43,9 @@ impl Decision {
             return Some(decision(true, "set by datafusion.execution.parquet.pushdown_filters"));
         }
         Some(match mode {
+            Pushdown::On if finds_floats(&predicate, source.table_schema().table_schema()) => {
+                decision(false, "part of the filter is found while the query runs, over floats")
+            }
             Pushdown::On => decision(true, "set by memferry.pushdown"),
             Pushdown::Off => decision(false, "set by memferry.pushdown"),
             Pushdown::Auto => match DynamicFilterTracking::classify(&predicate) {
@@ -80,6 +85,17 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pushdown={} ({})", if self.is_pushed { "on" } else { "off" }, self.reason)
     }
+}
+
+/// Whether a filter has a part that is found while the query runs, over floats. The decoder would evaluate it by the bits, but 0.0
+/// and -0.0 are equal in a join.
+fn finds_floats(predicate: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> bool {
+    let is_float = |name: &str| schema.field_with_name(name).is_ok_and(|field| has_floats(field.data_type()));
+    let found = predicate.exists(|node| {
+        Ok(node.downcast_ref::<DynamicFilterPhysicalExpr>().is_some()
+            && collect_columns(node).iter().any(|column| is_float(column.name())))
+    });
+    found.unwrap_or(true)
 }
 
 /// Bytes of a decoded value; of text and nested values those of a short one.

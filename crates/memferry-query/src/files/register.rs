@@ -21,9 +21,12 @@ use super::contain::contained;
 
 /// Registers the files at `location` as the table `name`. No row is read.
 ///
-/// `location` is a file, a directory (with the files in its subdirectories), a path with `*`, `?` or `[]`, or the URL of
-/// a file or directory in an object store that is registered with the session. Directories named `key=value` become
-/// partition columns. The files are Parquet or Arrow IPC. Columns that some of the files lack are null there.
+/// `location` is a file, a directory, a path with `*`, `?` or `[]`, or the URL of a file or directory in an object store that is
+/// registered with the session. Directories named `key=value` become partition columns. The files are Parquet or Arrow IPC. Columns
+/// that some of the files lack are null there.
+///
+/// The files of subdirectories belong to a directory, unless `datafusion.execution.listing_table_ignore_subdirectory` is true: it is
+/// not in a [`session`](crate::session()) of memferry, and is by DataFusion's default.
 ///
 /// Cost: the footer of each file is read, for schema and statistics.
 ///
@@ -72,6 +75,14 @@ pub enum RegisterError {
     Format {
         /// The file.
         file: String,
+    },
+    /// Files with several extensions: DataFusion lists by one.
+    #[error("{file_a} and {file_b} end differently; rename them, or register them as several tables")]
+    MixedExtensions {
+        /// The first file.
+        file_a: String,
+        /// Another one.
+        file_b: String,
     },
     /// Files whose schemas do not fit together.
     #[error(
@@ -166,17 +177,13 @@ async fn table(
 ) -> Result<Arc<dyn TableProvider>, RegisterError> {
     let files = list(state, location).await?;
     let format = format(&files).await?;
-    // The extension of the pattern that DataFusion lists by.
-    let extension = files.objects[0].location.extension().unwrap_or_default().to_owned();
-    let location = match ListingTableUrl::parse(location) {
-        Ok(url)
-            if url.is_collection()
-                && url.get_glob().is_none()
-                && extension != format.name().to_lowercase() =>
-        {
-            format!("{}/*.{extension}", location.trim_end_matches('/'))
-        }
-        _ => location.to_owned(),
+    let is_directory = ListingTableUrl::parse(location)
+        .is_ok_and(|location| location.is_collection() && location.get_glob().is_none());
+    let location = match extension(&files) {
+        _ if !is_directory => location.to_owned(),
+        Ok(extension) if extension == format.name().to_lowercase() => location.to_owned(),
+        Ok(extension) => format!("{}/*.{extension}", location.trim_end_matches('/')),
+        Err(mixed) => return Err(mixed),
     };
     let schema = Arc::new(DFSchema::empty());
     let command = CreateExternalTable::builder(name, location, format.name(), schema).build();
@@ -220,6 +227,18 @@ async fn list(state: &SessionState, location: &str) -> Result<Files, RegisterErr
         });
     }
     Ok(Files { location: location.to_owned(), store, objects })
+}
+
+/// The extension of all files: DataFusion lists those of a directory by it.
+fn extension(files: &Files) -> Result<&str, RegisterError> {
+    let first = &files.objects[0];
+    match files.objects.iter().find(|file| file.location.extension() != first.location.extension()) {
+        None => Ok(first.location.extension().unwrap_or_default()),
+        Some(other) => Err(RegisterError::MixedExtensions {
+            file_a: first.location.to_string(),
+            file_b: other.location.to_string(),
+        }),
+    }
 }
 
 /// The format of the first file; all files are read as that.

@@ -55,7 +55,7 @@ impl SectionScan {
         for file in parts() {
             // The optimizer cuts a file into ranges, for the partitions of a query.
             if files.last().is_none_or(|last| last.object_meta.location != file.object_meta.location) {
-                files.push(PartitionedFile { range: None, ..file.clone() });
+                files.push(PartitionedFile { range: None, statistics: None, ..file.clone() });
             }
         }
         let bytes = |range: &FileRange| (range.end - range.start) as u64;
@@ -83,6 +83,8 @@ impl SectionScan {
         for (index, section) in sections {
             let middle = u128::from(before + section.rows / 2);
             let partition = (middle * count as u128 / u128::from(rows.max(1))) as usize;
+            // A section without rows may be the last one.
+            let partition = partition.min(count - 1);
             before += section.rows;
             let reads = &mut reads[partition];
             if reads.last().is_none_or(|(last, _)| *last != index) {

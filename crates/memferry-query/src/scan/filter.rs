@@ -17,7 +17,8 @@
 //! of the rows are compared with the places of the values that pass.
 //!
 //! A comparison of a column with a constant, where both are integers in memory (dates, times and decimals are, too), is one of
-//! the form in which the column is kept with a range of bit patterns. All such comparisons of a column are one pass over its rows.
+//! the form in which the column is kept with a range of bit patterns. All such comparisons of a column are one pass over its rows, unless
+//! they are many ranges together.
 //!
 //! Source: J. M. Hellerstein, M. Stonebraker, Predicate Migration, SIGMOD 1993 (the rank).
 
@@ -41,7 +42,7 @@ use datafusion::logical_expr::{ColumnarValue, Operator};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, Column, DynamicFilterPhysicalExpr, DynamicFilterTracking, InListExpr,
-    IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
+    IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr, lit,
 };
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
@@ -263,20 +264,20 @@ impl RowFilter {
             self.order.sort_by(|&a, &b| conjuncts[a].rank().total_cmp(&conjuncts[b].rank()));
         }
         let mut selection = Selection::All { rows };
-        // Columns all of whose comparisons are done.
+        // Conjuncts whose comparison is done. Those of a column may have the same one.
         let mut compared: Vec<usize> = vec![];
         for &i in &self.order {
             if matches!(selection, Selection::None) {
                 return Ok(Selection::None);
             }
+            if compared.iter().any(|&done| self.conjuncts[done].comparison == self.conjuncts[i].comparison) {
+                continue;
+            }
             let conjunct = &mut self.conjuncts[i];
             if let Some(comparison) = &conjunct.comparison {
-                if compared.contains(&comparison.column) {
-                    continue;
-                }
                 let started = Instant::now();
                 if let Some(passed) = comparison.rows(columns) {
-                    compared.push(comparison.column);
+                    compared.push(i);
                     let passed = Selection::of(passed);
                     conjunct.learn(rows, passed.count(), started.elapsed().as_nanos() as f64);
                     selection = selection.and(passed);
@@ -338,7 +339,8 @@ struct Conjunct {
     results: Option<BooleanArray>,
     /// The results for the values of the latest dictionary.
     by_dictionary: Option<DictionaryResults>,
-    /// Of a plain conjunct that compares a column with a constant: it and all others that compare the column.
+    /// Of a plain conjunct that compares a column with a constant: it and all others that compare the column, or it alone if all
+    /// together are many ranges.
     comparison: Option<Comparison>,
 }
 
@@ -434,7 +436,7 @@ impl Conjunct {
                 true => DYNAMIC_NS_PER_REJECTED_AFTER_HASH_MAX,
                 false => DYNAMIC_NS_PER_REJECTED_MAX,
             };
-            self.expr = weaken(now);
+            self.expr = weaken(now, &self.schema)?;
             self.results = None;
             self.tried = false;
             self.paused_chunks = 0;
@@ -606,31 +608,53 @@ fn is_distributed(filter: &Arc<dyn PhysicalExpr>) -> Result<bool> {
     filter.exists(|node| Ok(node.downcast_ref::<CaseExpr>().is_some()))
 }
 
-/// What a dynamic filter is now, or a weaker filter.
-pub(super) fn snapshot_weakened(filter: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
-    Ok(weaken(snapshot_physical_expr(Arc::clone(filter))?))
+/// What a dynamic filter over `schema` is now, or a weaker filter.
+pub(super) fn snapshot_weakened(
+    filter: &Arc<dyn PhysicalExpr>,
+    schema: &Schema,
+) -> Result<Arc<dyn PhysicalExpr>> {
+    weaken(snapshot_physical_expr(Arc::clone(filter))?, schema)
 }
 
 /// A filter that passes the rows of the dynamic filter `expr`, perhaps some others, and costs less.
 ///
 /// A partitioned join's filter is `CASE hash_of_repartition % n WHEN 0 THEN f0 WHEN 1 THEN f1 ... ELSE false END`. Whatever
 /// the hash is, a row that passes it passes one of the branches: `f0 OR f1` saves the hash and the split of the rows.
-fn weaken(expr: Arc<dyn PhysicalExpr>) -> Arc<dyn PhysicalExpr> {
+///
+/// A list of floats is left out: 0.0 and -0.0 are equal in a join, and are not in DataFusion's lists.
+fn weaken(expr: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     if let Some(binary) = expr.downcast_ref::<BinaryExpr>()
         && matches!(binary.op(), Operator::And | Operator::Or)
     {
-        let [left, right] = [binary.left(), binary.right()].map(|side| weaken(Arc::clone(side)));
-        return Arc::new(BinaryExpr::new(left, *binary.op(), right));
+        let [left, right] = [binary.left(), binary.right()].map(|side| weaken(Arc::clone(side), schema));
+        return Ok(Arc::new(BinaryExpr::new(left?, *binary.op(), right?)));
     }
-    let Some(case) = expr.downcast_ref::<CaseExpr>() else { return expr };
+    if let Some(list) = expr.downcast_ref::<InListExpr>()
+        && !list.negated()
+        && has_floats(&list.expr().data_type(schema)?)
+    {
+        return Ok(lit(true));
+    }
+    let Some(case) = expr.downcast_ref::<CaseExpr>() else { return Ok(expr) };
+    let branches = case.when_then_expr().iter();
+    let branches = branches.map(|(when, then)| Ok((Arc::clone(when), weaken(Arc::clone(then), schema)?)));
+    let branches = branches.collect::<Result<Vec<_>>>()?;
     let ends_false = case.else_expr().is_none_or(|end| is_literal(end, false));
-    let branches = case.when_then_expr();
     if !ends_false || branches.len() > DYNAMIC_BRANCHES_MAX {
-        return expr;
+        let (of, end) = (case.expr().cloned(), case.else_expr().cloned());
+        return Ok(Arc::new(CaseExpr::try_new(of, branches, end)?));
     }
-    let branches = branches.iter().map(|(_, then)| Arc::clone(then));
     let or = |a, b| Arc::new(BinaryExpr::new(a, Operator::Or, b)) as Arc<dyn PhysicalExpr>;
-    branches.reduce(or).unwrap_or(expr)
+    Ok(branches.into_iter().map(|(_, then)| then).reduce(or).unwrap_or(expr))
+}
+
+/// Whether values are floats, or rows of columns of which one has floats.
+pub(crate) fn has_floats(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Struct(fields) => fields.iter().any(|field| has_floats(field.data_type())),
+        DataType::Dictionary(_, values) => has_floats(values),
+        data_type => data_type.is_floating(),
+    }
 }
 
 pub(crate) fn is_literal(expr: &Arc<dyn PhysicalExpr>, value: bool) -> bool {

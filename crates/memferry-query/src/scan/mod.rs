@@ -42,7 +42,8 @@ use memferry_schedule::{Domains, Stealing};
 pub use report::ScanReport;
 
 pub(crate) use self::filter::{
-    FilterInput, FilterOptions, RowFilter, Selection, ValueResults, is_literal, is_plain, predicate_of,
+    FilterInput, FilterOptions, RowFilter, Selection, ValueResults, has_floats, is_literal, is_plain,
+    predicate_of,
 };
 
 use self::admission::Decided;
@@ -117,6 +118,20 @@ impl TieredScanExec {
             Some(predicate) => scan.with_predicate(predicate),
             None => Ok(scan),
         }
+    }
+
+    /// This scan without the dynamic filters that are `taken`; `None` if it has none of them.
+    pub(crate) fn without_dynamic(
+        &self,
+        taken: impl Fn(&Arc<dyn PhysicalExpr>) -> Result<bool>,
+    ) -> Result<Option<Self>> {
+        let mut dynamic = vec![];
+        for filter in &self.dynamic {
+            if !taken(filter)? {
+                dynamic.push(Arc::clone(filter));
+            }
+        }
+        Ok((dynamic.len() < self.dynamic.len()).then(|| Self { dynamic, ..self.clone() }))
     }
 
     /// This scan, limited to rows that satisfy `predicate`.

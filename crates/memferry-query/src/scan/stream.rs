@@ -358,8 +358,8 @@ impl PartitionScan {
         if has_changed {
             self.reached = self.required.clone();
             for (filter, _) in &self.dynamic {
-                let now = snapshot_weakened(filter)?;
-                let required = KeyRanges::of(Some(&now), self.columns.data.schema());
+                let schema = self.columns.data.schema();
+                let required = KeyRanges::of(Some(&snapshot_weakened(filter, schema)?), schema);
                 self.reached = std::mem::take(&mut self.reached).and(required);
             }
         }

@@ -30,6 +30,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use tokio::task::JoinHandle;
 
 use crate::domains::two_domains;
@@ -162,6 +164,76 @@ async fn answers_are_those_of_datafusion() {
 }
 
 /// How the plan of a query says where the filter of its scan runs.
+/// Rows that a join above a limit rejects count for the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_below_a_join_count_the_rows_that_it_rejects() {
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[batch(0..ROWS)]))]);
+    let file = path.join("t.parquet");
+    for settings in [vec!["memferry.read_files = false"], vec![], vec!["memferry.pushdown = 'on'"]] {
+        let context = session(&SessionOptions { partitions: 1, ..SessionOptions::default() });
+        set(&context, &settings).await;
+        let create = format!(
+            "CREATE EXTERNAL TABLE t STORED AS PARQUET WITH ORDER (id ASC) LOCATION '{}'",
+            file.display()
+        );
+        // `mixed` of the rows 50, 5000 and 15000.
+        let wanted = "CREATE TABLE wanted AS VALUES (15950), (15000), (5000)";
+        for statement in [create.as_str(), wanted] {
+            context.sql(statement).await.unwrap().collect().await.unwrap();
+        }
+        for filter in ["", "where mixed >= 0"] {
+            let of_first = format!("select id, mixed from t {filter} order by id limit 100");
+            let sql = format!("select count(*) as c from wanted join ({of_first}) on column1 = mixed");
+            let (answer, _) = run(&context, &sql).await.unwrap();
+            assert!(answer.contains("| 1 |"), "{settings:?}, {filter}: {answer}");
+        }
+    }
+}
+
+/// Writers leave NaNs out of the statistics.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floats_that_are_not_all_alike_are_no_constant() {
+    let f: ArrayRef = Arc::new(Float64Array::from(vec![1.0, f64::NAN, 1.0, f64::NAN]));
+    let rows = RecordBatch::try_from_iter([("f", f)]).unwrap();
+    let (_directory, path) = directory_with(&[("t.parquet", parquet(&[rows]))]);
+    let context = context(&path.join("t.parquet").display().to_string(), &[]).await;
+    let (answer, _) = run(&context, "select count(*) as c from t where isnan(f)").await.unwrap();
+    assert!(answer.contains("| 2 |"), "{answer}");
+    let (answer, _) = run(&context, "select max(f), min(f) from t").await.unwrap();
+    assert!(answer.contains("| NaN      | 1.0      |"), "{answer}");
+    let machine = Arc::new(Machine::discover().unwrap());
+    let layout = Layout::new(Arc::clone(&machine), machine.nodes()[0].id);
+    let plan = context.table("t").await.unwrap().create_physical_plan().await.unwrap();
+    let table = load::from_plan(plan, &context.task_ctx(), &layout, Arc::new(())).await.unwrap();
+    let loaded: Vec<RecordBatch> = table.batches(8192).into_iter().flatten().collect();
+    let loaded = pretty_format_batches(&loaded).unwrap().to_string();
+    assert_eq!(loaded.matches("NaN").count(), 2, "{loaded}");
+}
+
+/// 0.0 and -0.0 are equal in a join, whatever evaluates its filter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zeros_of_either_sign_join() {
+    let floats = (0..ROWS).map(|id| match id % 1000 {
+        0 => 0.0,
+        1 => -0.0,
+        _ => id as f64,
+    });
+    let f: ArrayRef = Arc::new(Float64Array::from_iter_values(floats));
+    let (_directory, path) =
+        directory_with(&[("t.parquet", parquet(&[RecordBatch::try_from_iter([("f", f)]).unwrap()]))]);
+    let location = path.join("t.parquet").display().to_string();
+    for setting in ["memferry.pushdown = 'auto'", "memferry.pushdown = 'on'"] {
+        let context = context(&location, &[setting]).await;
+        let wanted = "CREATE TABLE wanted AS VALUES (cast('-0' as double)), (3500.0)";
+        context.sql(wanted).await.unwrap().collect().await.unwrap();
+        let sql = "select count(*) as c from wanted join t on column1 = f";
+        let (answer, _) = run(&context, sql).await.unwrap();
+        assert!(answer.contains("| 41 |"), "{setting}: {answer}");
+        let decision = pushdown_of(&context, sql).await;
+        assert!(decision.starts_with("pushdown=off (part of the filter is found"), "{decision}");
+    }
+}
+
 async fn pushdown_of(context: &SessionContext, sql: &str) -> String {
     let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
     let text = displayable(plan.as_ref()).indent(false).to_string();
@@ -661,6 +733,32 @@ async fn tables_are_loaded_in_the_order_of_their_rows_and_nothing_of_the_files_i
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_group_without_rows_is_loaded() {
+    let rows = RecordBatch::try_from_iter([("id", Arc::new(Int64Array::from(vec![1, 2, 3])) as ArrayRef)]);
+    let rows = rows.unwrap();
+    let schema = Arc::new(parse_message_type("message empty { REQUIRED INT64 id; }").unwrap());
+    let mut empty = SerializedFileWriter::new(vec![], schema, Arc::default()).unwrap();
+    let mut group = empty.next_row_group().unwrap();
+    while let Some(column) = group.next_column().unwrap() {
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    let empty = empty.into_inner().unwrap();
+    let files = [("a.parquet", parquet(std::slice::from_ref(&rows))), ("b.parquet", empty)];
+    let (_directory, path) = directory_with(&files);
+    let context = context(path.to_str().unwrap(), &[]).await;
+    let machine = Arc::new(Machine::discover().unwrap());
+    let home = machine.nodes()[0].id;
+    for partitions in [1, 3] {
+        let layout = Layout { partitions, row_group_rows: 512, ..Layout::new(Arc::clone(&machine), home) };
+        let plan = context.table("t").await.unwrap().create_physical_plan().await.unwrap();
+        let table = load::from_plan(plan, &context.task_ctx(), &layout, Arc::new(())).await.unwrap();
+        let loaded: Vec<RecordBatch> = table.batches(8192).into_iter().flatten().collect();
+        assert_eq!(concat_batches(&rows.schema(), &loaded).unwrap(), rows);
+    }
+}
+
 /// Progress that stops a load after `rows` rows until it is released.
 struct Stop {
     rows: u64,
@@ -1071,6 +1169,8 @@ async fn directories_globs_and_partitions_are_tables() {
         ("hive/year=2024/a.parquet", part(0..1500)),
         ("hive/year=2025/b.parquet", part(1500..3000)),
         ("noname/data", part(0..10)),
+        ("deep/a.parquet", part(0..1500)),
+        ("deep/more/2025/b.parquet", part(1500..3000)),
     ]);
     let root = path.display();
     for (location, sql, expected) in [
@@ -1079,6 +1179,8 @@ async fn directories_globs_and_partitions_are_tables() {
         (format!("{root}/plain/a*.parquet"), "select count(*), sum(id) from t", "1124250"),
         (format!("{root}/hive"), "select sum(id) from t where year = 2025", "3374250"),
         (format!("{root}/noname/data"), "select sum(id) from t", "45"),
+        (format!("{root}/deep"), "select sum(id) from t", "4498500"),
+        (format!("{root}/deep/more/"), "select sum(id) from t", "3374250"),
         (format!("file://{root}/plain/b.parquet"), "select sum(id) from t", "3374250"),
     ] {
         let context = context(&location, &[]).await;
@@ -1120,6 +1222,8 @@ async fn what_is_no_table_is_refused_with_the_reason() {
         ("bad/a.parquet", b"PAR1 and nothing else".to_vec()),
         ("text/table", b"a,b,c".to_vec()),
         ("nothing.parquet", vec![]),
+        ("named/a.parquet", schema_a.clone()),
+        ("named/b.parq", schema_a.clone()),
         ("short/a.parquet", schema_a[..schema_a.len() - 3].to_vec()),
     ]);
     let context = session(&SessionOptions::default());
@@ -1133,6 +1237,9 @@ async fn what_is_no_table_is_refused_with_the_reason() {
     };
     assert_eq!((column.as_str(), type_a.as_str()), ("id", "Int64"));
     assert!(type_b.starts_with("Utf8") && file_a.ends_with("a.parquet") && file_b.ends_with("b.parquet"));
+    let error = refused("named").await;
+    let RegisterError::MixedExtensions { file_a, file_b } = &error else { panic!("{error}") };
+    assert!(file_a.ends_with("named/a.parquet") && file_b.ends_with("named/b.parq"), "{error}");
     assert!(matches!(refused("empty").await, RegisterError::NoFiles { .. }));
     assert!(matches!(refused("missing").await, RegisterError::Path { .. }));
     assert!(matches!(refused("text/table").await, RegisterError::Format { .. }));

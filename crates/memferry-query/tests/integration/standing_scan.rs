@@ -126,7 +126,7 @@ fn options(prefetch: Prefetch) -> SessionOptions {
     SessionOptions { prefetch, partitions: 3, batch_rows: 1000, ..SessionOptions::default() }
 }
 
-/// The table `t`, and `wanted` with a few keys for joins.
+/// The table `t`, and `wanted` with a few keys and floats for joins.
 fn tiered(data: &Arc<TableData>, prefetch: Prefetch) -> SessionContext {
     let context = session(&options(prefetch));
     let tiers = Tiers::builder(two_tiers()).build().unwrap();
@@ -146,7 +146,9 @@ fn plain(rows: &RecordBatch) -> SessionContext {
 
 fn register_wanted(context: &SessionContext) {
     let keys: ArrayRef = Arc::new(Int64Array::from(vec![Some(7), Some(9_000), None, Some(13_000)]));
-    let wanted = RecordBatch::try_from_iter_with_nullable([("wanted_key", keys, true)]).unwrap();
+    let floats: ArrayRef = Arc::new(Float64Array::from(vec![Some(-0.0), Some(3.5), Some(7.0), None]));
+    let columns = [("wanted_key", keys, true), ("wanted_float", floats, true)];
+    let wanted = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
     let table = MemTable::try_new(wanted.schema(), vec![vec![wanted]]).unwrap();
     context.register_table("wanted", Arc::new(table)).unwrap();
 }
@@ -247,6 +249,13 @@ async fn answers_are_those_of_plain_datafusion() {
         let joint = ["and", "or", "and not"][random.below(3) as usize];
         filters.push(format!("({}) {joint} ({}) and {}", one(random), one(random), one(random)));
     }
+    // More gaps than are worth a pass for each range between them.
+    for (column, end) in [("key", 14_000), ("near", 2_400), ("few", 1)] {
+        let gaps: Vec<String> =
+            (0..6).map(|gap| format!("{column} <> {}", random.below(end) + 2 * gap)).collect();
+        filters.push(gaps.join(" and "));
+        filters.push(format!("{} and {column} >= 2 and {column} < {}", gaps.join(" and "), end / 2));
+    }
     for filter in filters {
         let sql = format!("select {COLUMNS} from t where {filter} order by {COLUMNS}");
         let (expected, _) = answer(&plain, &sql).await;
@@ -261,6 +270,9 @@ async fn answers_are_those_of_plain_datafusion() {
         "select count(*) from t where key in (select wanted_key from wanted) and few > 0",
         "select max(word), min(few), count(distinct word) from t where key > 100",
         "select count(*) from t where not (word < 'letters 3')",
+        // 0.0 and -0.0 are equal.
+        "select count(*), sum(key) from t join wanted on float = wanted_float",
+        "select count(*), sum(key) from t join wanted on float = wanted_float and near % 2 = wanted_key % 2",
     ] {
         let (expected, _) = answer(&plain, sql).await;
         for (index, way) in ways.iter().enumerate() {

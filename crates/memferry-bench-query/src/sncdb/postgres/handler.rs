@@ -118,6 +118,15 @@ impl Handler {
         }
     }
 
+    /// The answers to a simple query; `is_in_transaction` says whether a transaction has begun before.
+    async fn answers(&self, query: &str, mut is_in_transaction: bool) -> PgWireResult<Vec<Answer>> {
+        let mut answers = Vec::new();
+        for statement in parse(query)? {
+            answers.push(self.answer(statement, &mut is_in_transaction).await?);
+        }
+        Ok(answers)
+    }
+
     /// The answer to a statement of a simple query; `is_in_transaction` says whether one has begun.
     async fn answer(&self, statement: SqlStatement, is_in_transaction: &mut bool) -> PgWireResult<Answer> {
         if let Some(response) = transaction(&statement) {
@@ -189,11 +198,13 @@ impl SimpleQueryHandler for Handler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let mut answers = Vec::new();
-        let mut is_in_transaction = client.transaction_status() != TransactionStatus::Idle;
-        for statement in parse(query)? {
-            answers.push(self.answer(statement, &mut is_in_transaction).await?);
+        let is_in_transaction = client.transaction_status() != TransactionStatus::Idle;
+        let answers = self.answers(query, is_in_transaction).await;
+        if answers.is_err() && !is_in_transaction {
+            // A transaction that began in a query that failed has not begun for the client.
+            self.cursors().close(None)?;
         }
+        let answers = answers?;
         let stop = self.stop(client).await;
         let response = |answer| match answer {
             Answer::Complete(response) => Ok(response),

@@ -200,6 +200,7 @@ fn cursors_move_forward_and_end_with_their_transaction() {
     let declare = "declare c no scroll cursor for select value from range(0, 25)";
     let numbers = |numbers: std::ops::Range<u32>| numbers.map(|it| it.to_string()).collect::<Vec<_>>();
     assert!(ask(declare).unwrap_err().contains("BEGIN"), "outside of a transaction");
+    assert!(ask(&format!("begin; {declare}; select nosuch")).unwrap_err().contains("nosuch"));
     ask("begin").unwrap();
     ask(declare).unwrap();
     assert_eq!(ask("fetch 10 from c").unwrap(), numbers(0..10));
