@@ -60,13 +60,13 @@ fn regions(d: &Descriptor) -> [(Address, u64, bool); 3] {
 
 /// Bytes that a DIF operation writes.
 fn dif_target_bytes(d: &Descriptor) -> u64 {
-    let (block, field) = (d.dif_format().block.bytes(), DIF_BYTES);
-    let size = d.size();
-    u64::from(match d.opcode() {
+    let (block, field) = (u64::from(d.dif_format().block.bytes()), u64::from(DIF_BYTES));
+    let size = u64::from(d.size());
+    match d.opcode() {
         Ok(Opcode::DifInsert) => size / block * (block + field),
         Ok(Opcode::DifStrip) => size / (block + field) * block,
         _ => size,
-    })
+    }
 }
 
 /// Bytes of all regions.

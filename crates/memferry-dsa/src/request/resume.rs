@@ -79,7 +79,7 @@ pub(super) fn rest(d: &Descriptor, done: u32, completion: &Completion) -> Descri
             if done > 0 && matches!(opcode, Opcode::DifInsert | Opcode::DifUpdate) {
                 target = completion.dif_target_tags().to_word();
             }
-            let address_2 = d.address_2.offset(u64::from(done / unit_bytes(d) * target_block));
+            let address_2 = d.address_2.offset(u64::from(done / unit_bytes(d)) * u64::from(target_block));
             Descriptor { address_1, address_2, size, operation: [format, source, target], ..*d }
         }
     }

@@ -83,6 +83,31 @@ fn strip_wants_the_target_further_away() {
     }
 }
 
+/// Regression: with its fields, a source of almost 4 GiB makes a target of more bytes than 32 bits can say, and its size
+/// overflowed.
+#[test]
+fn fields_may_make_a_target_longer_than_a_descriptor_says() {
+    use crate::dif::{DIF_BYTES, DifBlock, DifFormat, DifSource, DifTarget};
+
+    for block in DifBlock::ALL {
+        let (format, bytes) = (DifFormat::new(block), block.bytes());
+        let blocks = u32::MAX / bytes;
+        let (source, target) = (Address(0), Address(1 << 40));
+        let insert = Descriptor::dif_insert(source, target, blocks * bytes, format, DifTarget::default());
+        assert_eq!(check::check(&insert), Ok(()));
+        let with_fields = |blocks: u32| u64::from(blocks) * u64::from(bytes + DIF_BYTES);
+        assert_eq!(execute::bytes_of(&insert), u64::from(insert.size()) + with_fields(blocks), "{block:?}");
+        // After a page fault in the last block.
+        let left = rest(&insert, (blocks - 1) * bytes, &partial(0));
+        assert_eq!((left.address_2(), left.size()), (target.offset(with_fields(blocks - 1)), bytes));
+
+        let blocks = u32::MAX / (bytes + DIF_BYTES);
+        let size = blocks * (bytes + DIF_BYTES);
+        let strip = Descriptor::dif_strip(source, target, size, format, DifSource::default());
+        assert_eq!(execute::bytes_of(&strip), u64::from(size) + u64::from(blocks * bytes), "{block:?}");
+    }
+}
+
 /// Nothing that a completion says makes a request access memory that is not its own.
 #[test]
 fn nonsense_is_a_failure() {

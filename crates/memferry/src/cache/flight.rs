@@ -133,7 +133,7 @@ impl<B> Flight<B> {
         let source = self.slot().source.clone();
         // Entries of another version of the file, before waiters wake. Those of other nodes are removed with the next read.
         if source.file().is_some_and(|file| file.check_descriptor().is_err()) {
-            let removed = self.index.remove_overlapping(&source, &(0..usize::MAX));
+            let removed = self.index.remove_source(&source);
             self.counters.invalidated.add(removed.ranges.len());
         }
         self.slot().set_error(error);

@@ -16,7 +16,7 @@
 //! hazard sees the reference count.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeBounds, RangeInclusive};
 
 use memferry_dsa::internals::fork::PerProcess;
 
@@ -139,7 +139,7 @@ impl<B> Index<B> {
     /// Number of bytes of `source` that are near or in flight. Marks no hit.
     pub(super) fn listed_bytes(&self, source: &Source<B>) -> usize {
         let inner = self.lock();
-        let keys = inner.by_key.range((source.id, 0, 0)..=(source.id, usize::MAX, usize::MAX));
+        let keys = inner.by_key.range(keys_of(source));
         // Ordered by start; ranges may overlap.
         let (mut listed, mut behind) = (0, 0);
         for (&(_, start, end), _) in keys {
@@ -239,10 +239,19 @@ impl<B> Index<B> {
     ///
     /// Cost: a visit of each slot of the region that starts before the end of `range`.
     pub(super) fn remove_overlapping(&self, source: &Source<B>, range: &Range<usize>) -> Removed<B> {
+        let before_end = (source.id, 0, 0)..(source.id, range.end, 0);
+        self.remove_keys(before_end, |key| key.2 > range.start)
+    }
+
+    /// Removes every slot of `source`, also those without bytes, which overlap no range.
+    pub(super) fn remove_source(&self, source: &Source<B>) -> Removed<B> {
+        self.remove_keys(keys_of(source), |_| true)
+    }
+
+    fn remove_keys(&self, keys: impl RangeBounds<Key>, is_removed: impl Fn(&Key) -> bool) -> Removed<B> {
         let mut inner = self.lock();
-        let before_end = inner.by_key.range((source.id, 0, 0)..(source.id, range.end, 0));
-        let overlapping = before_end.filter(|(key, _)| key.2 > range.start);
-        let places: Vec<usize> = overlapping.map(|(_, &place)| place).collect();
+        let removed = inner.by_key.range(keys).filter(|(key, _)| is_removed(key));
+        let places: Vec<usize> = removed.map(|(_, &place)| place).collect();
         let slots = places.into_iter().map(|place| inner.take(place)).collect();
         self.retire(&mut inner, slots)
     }
@@ -377,6 +386,11 @@ pub(super) struct Removed<B> {
 /// The key of a range.
 pub(super) fn key<B>(source: &Source<B>, range: &Range<usize>) -> Key {
     (source.id, range.start, range.end)
+}
+
+/// All keys of a source.
+fn keys_of<B>(source: &Source<B>) -> RangeInclusive<Key> {
+    (source.id, 0, 0)..=(source.id, usize::MAX, usize::MAX)
 }
 
 fn address<B>(slot: &Arc<Slot<B>>) -> *mut () {

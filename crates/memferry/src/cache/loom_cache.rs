@@ -227,7 +227,7 @@ fn immediate_destruction() {
         let (slot, flight) = world.access(&source);
         let engine = world.engine(flight.unwrap(), ARRIVED);
         drop(slot);
-        drop(world.index.remove_overlapping(&source, &(0..usize::MAX)));
+        drop(world.index.remove_source(&source));
         drop(source);
         engine.join().unwrap();
         world.assert_empty();

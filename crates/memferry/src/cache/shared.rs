@@ -315,7 +315,7 @@ impl Shared {
 
     /// Removes the entries of a source whose last [`Region`] was dropped.
     pub(super) fn forget_region(&self, source: &Source<Block>) {
-        let dropped = self.drop_slots(|index| index.remove_overlapping(source, &(0..usize::MAX)));
+        let dropped = self.drop_slots(|index| index.remove_source(source));
         self.counters.dropped.add(dropped);
     }
 }

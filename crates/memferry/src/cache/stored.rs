@@ -285,7 +285,7 @@ impl Shared {
     /// Removes the entries of a file that changed.
     fn forget_version(&self, stored: &StoredRegion) {
         let source = stored.region.source();
-        let removed = self.drop_slots(|index| index.remove_overlapping(source, &(0..usize::MAX)));
+        let removed = self.drop_slots(|index| index.remove_source(source));
         self.counters.invalidated.add(removed);
     }
 }

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use super::error::ReadError;
 use super::request::{Callback, Completion, CopyReport, Demand, FileSource, Owned, RawRequest};
+use super::schedule::Scheduler;
 use crate::storage::{BLOCK_BYTES, StorageError, StoredFile};
 
 /// The bytes of a range of a file. They belong to nobody else, and to no budget.
@@ -21,7 +22,7 @@ pub struct FileBytes {
     range: Range<usize>,
 }
 
-/// Aligned memory. Initialised once a read of all of it has completed.
+/// Aligned memory. Initialised once a read into it has completed: see [`Scheduler::fills_reads`].
 struct Blocks {
     start: NonNull<u8>,
     /// Whole blocks; `start` dangles for 0.
@@ -34,13 +35,15 @@ unsafe impl Send for Blocks {}
 unsafe impl Sync for Blocks {}
 
 impl Blocks {
-    fn new(size_bytes: usize) -> Blocks {
+    /// Zeroes the memory unless `is_filled` by the read: std clears aligned memory byte by byte, even if it is fresh.
+    fn new(size_bytes: usize, is_filled: bool) -> Blocks {
         if size_bytes == 0 {
             return Blocks { start: NonNull::dangling(), size_bytes };
         }
         let layout = Blocks::layout(size_bytes);
+        let allocate = if is_filled { alloc::alloc } else { alloc::alloc_zeroed };
         // SAFETY: the size is not zero.
-        let start = NonNull::new(unsafe { alloc::alloc(layout) });
+        let start = NonNull::new(unsafe { allocate(layout) });
         Blocks { start: start.unwrap_or_else(|| alloc::handle_alloc_error(layout)), size_bytes }
     }
 
@@ -67,7 +70,8 @@ impl Deref for FileBytes {
             return &[];
         }
         // SAFETY: `FileRead` makes this after a read of all bytes up to the end of the range has completed; they lie in the
-        // allocation, which lives as long as this and is not written any more.
+        // allocation, which lives as long as this and is not written any more. They are initialised: by the read, or by
+        // `Blocks::new` if an engine may finish a read without making it.
         unsafe { slice::from_raw_parts(self.blocks.start.as_ptr().add(self.range.start), self.range.len()) }
     }
 }
@@ -104,12 +108,8 @@ pub struct FileRead {
 }
 
 impl FileRead {
-    /// Starts the read by `start`.
-    pub(super) fn begin(
-        file: &Arc<StoredFile>,
-        range: Range<u64>,
-        start: impl FnOnce(RawRequest),
-    ) -> FileRead {
+    /// Starts the read.
+    pub(super) fn begin(scheduler: &Arc<Scheduler>, file: &Arc<StoredFile>, range: Range<u64>) -> FileRead {
         let refused = file.check_range(&range).err();
         let wanted = if refused.is_some() { 0..0 } else { range.clone() };
         let aligned = if wanted.is_empty() { 0..0 } else { file.aligned(&wanted) };
@@ -119,7 +119,7 @@ impl FileRead {
         let inside = in_memory(wanted.start - aligned.start)..in_memory(wanted.end - aligned.start);
         let demand = Arc::new(Demand::one());
         let source = FileSource::on_demand(file.clone(), aligned.start, demand.clone());
-        let blocks = Blocks::new(size_bytes.next_multiple_of(BLOCK_BYTES));
+        let blocks = Blocks::new(size_bytes.next_multiple_of(BLOCK_BYTES), scheduler.fills_reads());
         let owned = Owned::begin(
             blocks,
             |blocks| blocks.start.as_ptr(),
@@ -130,7 +130,8 @@ impl FileRead {
                 let callback: Callback = completion.into_callback();
                 // SAFETY: the blocks are kept by the completion until it is complete, and leaked if they are lost. Nobody
                 // reads or writes them before. They have the size of the read in whole blocks.
-                start(unsafe { RawRequest::read_with_callback(source, target, size_bytes, callback) });
+                let read = unsafe { RawRequest::read_with_callback(source, target, size_bytes, callback) };
+                scheduler.start(read, None, None);
             },
         );
         FileRead { file: file.clone(), range, inside, owned, demand, refused }

@@ -29,7 +29,8 @@
 //! **Back-pressure.** Submitting never blocks. Engines have bounded queues and answer [`Refusal::Full`]. If every engine
 //! refuses a small copy, the calling thread does it, which takes tens of microseconds. A large copy waits in a CPU
 //! engine's queue beyond the limit: its entry takes a hundred bytes, and its buffers take more than
-//! 256 KiB anyway. Both cases are counted. [`Mover::try_start`] hands such copies back instead.
+//! 256 KiB anyway. So does a small one that the callback of such a small one starts: chains would otherwise nest on the
+//! stack. Both cases are counted. [`Mover::try_start`] hands such copies back instead.
 //!
 //! **Other operations** ([`Mover::run`], [`Mover::replicate`]) go the same way to engines that support them, and are not
 //! split. [`Mover::drain`] waits for all of them. Small ones are best submitted together ([`Mover::batch`]). The mover's
@@ -248,7 +249,7 @@ impl Mover {
     /// # Errors
     /// The read fails with [`ReadError::Storage`] or [`Engine`](ReadError::Engine).
     pub fn read(&self, file: &Arc<StoredFile>, range: Range<u64>) -> FileRead {
-        FileRead::begin(file, range, |read| self.start(read, None, None))
+        FileRead::begin(&self.scheduler, file, range)
     }
 
     /// Completes when all requests that this mover or a clone of it started earlier have completed, with or without

@@ -113,9 +113,11 @@ impl Mover {
         Ok(self.replicate(source, targets, options))
     }
 
-    /// Whether a device would execute dualcast. On a CPU, two copies are as fast, and can be split.
+    /// Whether a device would execute dualcast, of at most as many bytes as a descriptor can have; copies have no limit. On
+    /// a CPU, two copies are as fast, and can be split.
     fn dualcasts(&self, size_bytes: usize, waits: bool) -> bool {
-        self.guidelines().offloads(size_bytes, waits) && self.scheduler.accelerates(Opcode::Dualcast)
+        let fits = u32::try_from(size_bytes).is_ok();
+        fits && self.guidelines().offloads(size_bytes, waits) && self.scheduler.accelerates(Opcode::Dualcast)
     }
 }
 

@@ -13,10 +13,11 @@ use std::time::Duration;
 use memferry::cache::{Access, Cache, Reading, StoredRegion};
 use memferry::internals::{DiskFaults, Faults, Faulty};
 use memferry::mover::{
-    CopyError, Engine, EngineKind, EngineStats, Mover, RawRequest, ReadError, Refusal, StorageEngine,
-    StorageOptions,
+    CopyError, CopyReport, Engine, EngineKind, EngineStats, Mover, RawRequest, ReadError, Refusal, Rejected,
+    StorageEngine, StorageOptions,
 };
 use memferry::storage::{StorageError, StoredFile};
+use memferry::topology::NodeId;
 
 use crate::cache_support::{NEAR, PAGE, assert_adds_up, machine, pattern, soon, within};
 use crate::fork_support::{alone, in_child};
@@ -459,6 +460,48 @@ fn engines_of_memory_get_no_reads_and_those_of_files_no_copies() {
         text.contains("memferry_engine_bytes_total{engine=\"io_uring\"") || text.contains("engine=\"pread"),
         "{text}"
     );
+}
+
+/// Finishes reads without making them.
+#[derive(Debug)]
+struct ReadsNothing;
+
+impl Engine for ReadsNothing {
+    fn name(&self) -> &str {
+        "reads nothing"
+    }
+
+    fn kind(&self) -> EngineKind {
+        EngineKind::Storage
+    }
+
+    fn node(&self) -> Option<NodeId> {
+        None
+    }
+
+    fn submit(&self, read: RawRequest) -> Result<(), Rejected> {
+        read.finish(Ok(CopyReport::default()));
+        Ok(())
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats::new(self.name(), self.kind(), self.node())
+    }
+}
+
+/// Regression: what an engine had not written was uninitialised, and was what the last user of the memory had left there.
+#[test]
+fn a_read_that_an_engine_does_not_make_is_initialised() {
+    let file = TestFile::new(4 * PAGE);
+    let (reads, reads_nothing) =
+        (Mover::builder(machine()).build().unwrap(), mover_with(Arc::new(ReadsNothing)));
+    let stored = file.open();
+    for _ in 0..16 {
+        // The allocator gives its memory to the next read.
+        assert!(*reads.read(&stored, 0..4 * 4096).wait().unwrap() == file.content);
+        let bytes = reads_nothing.read(&stored, 0..4 * 4096).wait().unwrap();
+        assert!(bytes.iter().all(|&byte| byte == 0), "{:?}", &bytes[..16]);
+    }
 }
 
 /// The CPU time of a thread of this process, in ticks of 10 ms.

@@ -99,6 +99,20 @@ fn they_end_with_their_group() {
     assert_adds_up(&cache.stats());
 }
 
+/// Regression: bytes of length 0 at address 0 overlap no range, and stayed in the index for as long as the cache.
+#[test]
+fn those_of_no_length_end_with_their_group_too() {
+    let (cache, _engine) = held(4);
+    let made = cache.register_made();
+    for _ in 0..2 {
+        drop(cache.keep(&made, 0, FREE_ROOM, |_| {}).unwrap().expect("an empty cache has room"));
+    }
+    assert_eq!(cache.stats().nodes[0].entries_count, 2);
+    drop(made);
+    assert_eq!((cache.stats().nodes[0].entries_count, cache.stats().nodes[0].used_bytes), (0, 0));
+    assert_adds_up(&cache.stats());
+}
+
 #[test]
 fn the_node_needs_a_budget_and_the_group_its_cache() {
     let ((cache, _engine), (stranger, _other)) = (held(2), held(2));

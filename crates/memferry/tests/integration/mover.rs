@@ -281,28 +281,48 @@ fn what_was_refused_has_not_begun() {
     assert_eq!(source, target);
 }
 
-/// A copy whose `done` starts the next one.
-fn chain(mover: &Mover, left: usize, ended: std::sync::mpsc::Sender<usize>) {
+/// A copy of up to 8 bytes whose `done` starts the next one.
+fn chain(mover: &Mover, size: usize, left: usize, ended: std::sync::mpsc::Sender<usize>) {
     let again = mover.clone();
     let (source, mut target) = (Box::new([7_u8; 8]), Box::new([0_u8; 8]));
     let (from, to) = (source.as_ptr(), target.as_mut_ptr());
     let done = move |_| {
-        assert_eq!(*source, *target);
+        assert_eq!(source[..size], target[..size]);
         match left {
             0 => ended.send(left).expect("the test waits"),
-            _ => chain(&again, left - 1, ended),
+            _ => chain(&again, size, left - 1, ended),
         }
     };
     // SAFETY: both buffers live in `done`.
-    mover.start(unsafe { RawRequest::new(from, to, 8, done) }, None, None);
+    mover.start(unsafe { RawRequest::new(from, to, size, done) }, None, None);
 }
 
 /// Small copies are done on the spot, and so were those that their callbacks start: on the same stack.
 #[test]
 fn a_long_chain_of_small_copies_does_not_nest() {
     let (sender, receiver) = channel();
-    chain(&cpu_mover(), 20_000, sender);
+    chain(&cpu_mover(), 8, 20_000, sender);
     assert_eq!(receiver.recv_timeout(HANG), Ok(0));
+}
+
+/// Regression: copies that all engines refused, and those of no bytes, were done on the spot, and so were those that their
+/// callbacks started: on the same stack.
+#[test]
+fn a_long_chain_of_copies_that_the_mover_finishes_does_not_nest() {
+    let mover = cpu_mover();
+    let (sender, receiver) = channel();
+    chain(&mover, 0, 20_000, sender);
+    assert_eq!(receiver.recv_timeout(HANG), Ok(0));
+    for size in [8, 0] {
+        let go = jam(&mover);
+        let (sender, receiver) = channel();
+        chain(&mover, size, 20_000, sender);
+        assert!(receiver.try_recv().is_err(), "it waits for the worker");
+        go.send(()).expect("the worker waits");
+        assert_eq!(receiver.recv_timeout(HANG), Ok(0), "of {size} bytes");
+    }
+    let stats = mover.stats();
+    assert!(stats.inline_operations > 0 && stats.overflow_operations > 0, "{stats:?}");
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 
+use memferry::memory::{Mapping, MappingOptions};
 use memferry::mover::{
-    CopyError, CopyOptions, DsaEngine, DsaOptions, Engine, EngineKind, EngineStats, Guidelines, Mover,
-    MoverStats,
+    CopyError, CopyOptions, CopyReport, DsaEngine, DsaOptions, Engine, EngineKind, EngineStats, Guidelines,
+    Mover, MoverStats, RawRequest, Rejected,
 };
 use memferry::topology::NodeId;
 use memferry_dsa::internals::PAGE_BYTES;
@@ -358,6 +359,52 @@ fn replicas_are_dualcast_by_pairs_where_the_rules_allow() {
     assert_eq!(error, CopyError::LengthMismatch { source_bytes: 10_000, target_bytes: 9999 });
     mover.replicate(Vec::new(), vec![Vec::new(); 3], options()).wait().expect("nothing to copy");
     assert!(mover.replicate_to(source, &[NodeId(99)], options()).is_err(), "no such node");
+}
+
+/// Says that it has copied, and touches nothing.
+#[derive(Debug)]
+struct Pretends;
+
+impl Engine for Pretends {
+    fn name(&self) -> &str {
+        "pretends"
+    }
+
+    fn kind(&self) -> EngineKind {
+        EngineKind::Dsa
+    }
+
+    fn node(&self) -> Option<NodeId> {
+        None
+    }
+
+    fn supports(&self, _: Opcode) -> bool {
+        true
+    }
+
+    fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
+        let dsa_bytes = copy.size_bytes() as u64;
+        copy.finish(Ok(CopyReport { dsa_bytes, ..CopyReport::default() }));
+        Ok(())
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats::new(self.name(), self.kind(), self.node())
+    }
+}
+
+/// Regression: a dualcast has at most 4 GiB, and a larger source was refused if a device had the operation.
+#[test]
+fn sources_beyond_the_limit_of_a_dualcast_are_copied() {
+    const SIZE_BYTES: usize = (4 << 30) + 1;
+    let mover = Mover::builder(machine()).guidelines(EVERYTHING).engine(Arc::new(Pretends)).build();
+    let mover = mover.expect("threads");
+    // Addresses without memory.
+    let unpopulated = MappingOptions { populate: false, ..MappingOptions::default() };
+    let mapping = || Mapping::with(&machine(), SIZE_BYTES, unpopulated.clone()).expect("addresses");
+    let replicas = mover.replicate(mapping(), vec![mapping(), mapping()], options());
+    let (_, (), report) = replicas.wait().expect("copied");
+    assert_eq!(report.dsa_bytes, 2 * SIZE_BYTES as u64, "two copies");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
-    EngineStats, Mover, RawRequest, Refusal, Rejected, Route,
+    EngineStats, Guidelines, Mover, RawRequest, Refusal, Rejected, Route,
 };
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::Portal;
@@ -214,6 +214,24 @@ fn routes_say_who_takes_part() {
             let took_part: Vec<usize> = (0..bytes.len()).filter(|&engine| bytes[engine] > 0).collect();
             assert_eq!(took_part, expected, "{route:?}, of the copy: {of_copy:?}");
         }
+    }
+}
+
+/// Regression: engines of a split copy were chosen by the operation alone.
+#[test]
+fn guidelines_hold_for_split_copies_too() {
+    let guidelines = Guidelines { offload_bytes_min: 0, offload_waited_bytes_min: 2 * MIB + 1, llc_bytes: 0 };
+    let builder = Mover::builder(machine()).route(Route::All).guidelines(guidelines);
+    let builder = builder.engine(dsa(FaultPlan::none())).engine(dsa(FaultPlan::none()));
+    let mover = builder.build().expect("threads");
+    for (waits, size_bytes, offloads) in
+        [(true, 2 * MIB, false), (true, 2 * MIB + 1, true), (false, 2 * MIB, true)]
+    {
+        let options = CopyOptions { waits, ..CopyOptions::default() };
+        let transfer = mover.copy(pattern(size_bytes), vec![0; size_bytes], options);
+        let (source, target, report) = transfer.wait().expect("copied");
+        assert!(source == target);
+        assert_eq!(report.dsa_bytes > 0, offloads, "waits: {waits}, {size_bytes} bytes, {report:?}");
     }
 }
 

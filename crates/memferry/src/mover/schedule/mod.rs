@@ -11,6 +11,7 @@ mod policy;
 mod split;
 mod split_engines;
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ use tracing::debug;
 use super::engine::{CpuEngine, CpuOptions, Engine, Refusal, Rejected, StorageEngine, StorageOptions};
 use super::error::MoverError;
 use super::guidelines::{self, BATCH_LEN_MAX, BATCHED_BYTES_MAX, Guidelines};
-use super::request::{CopyOptions, CopyReport, Epoch, Epochs, RawRequest};
+use super::request::{CopyOptions, CopyReport, CopyResult, Epoch, Epochs, RawRequest};
 use super::stats::{Counter, MoverStats, trace};
 use crate::copy_method::CopyMethods;
 use crate::route::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN, first_engine};
@@ -36,6 +37,12 @@ pub use policy::{CopyRequest, EngineShare};
 ///
 /// Source of the limit: Alice Ryhl, "Async: What is blocking?" (2020).
 pub const INLINE_BYTES_MAX: usize = 256 << 10;
+
+thread_local! {
+    /// Set in the callback of a copy that a mover finishes on the calling thread. A copy that the callback starts goes to a
+    /// CPU engine, beyond its limit if all are full: chains of copies would otherwise nest until the stack overflows.
+    static IS_INLINE: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The engines of a mover and the rules by which they get requests.
 ///
@@ -131,7 +138,7 @@ impl Scheduler {
         }
         self.join_epoch(&mut copy, || self.epochs.current());
         let Err(Rejected { mut copy, .. }) = self.offer(copy, source_node, target_node) else { return };
-        if copy.size_bytes() > INLINE_BYTES_MAX {
+        if copy.size_bytes() > INLINE_BYTES_MAX || IS_INLINE.get() {
             let size_bytes = copy.size_bytes();
             match self.nearest_cpu(source_node, target_node).submit_beyond_limit(copy) {
                 Ok(()) => {
@@ -186,6 +193,12 @@ impl Scheduler {
                 self.own_storage.read_here(copy);
             }
         }
+    }
+
+    /// Whether each read that completes with success has written all its bytes. The own engine, which has no faults,
+    /// does; added ones are safe code that may not.
+    pub(super) fn fills_reads(&self) -> bool {
+        self.storage.is_empty()
     }
 
     /// Offers a read to the added engines of files, or to the own one if none was added.
@@ -288,8 +301,7 @@ impl Scheduler {
 
     /// The operation, if only the mover's own CPU engines support it.
     fn unsupported(&self, copy: &RawRequest) -> Option<Opcode> {
-        let is_nothing = copy.size_bytes() == 0 && !copy.is_operation();
-        let is = !is_nothing && self.cpus_begin > 0 && !self.accelerates(copy.opcode());
+        let is = !is_nothing(copy) && self.cpus_begin > 0 && !self.accelerates(copy.opcode());
         is.then_some(copy.opcode())
     }
 
@@ -305,8 +317,15 @@ impl Scheduler {
         source_node: Option<NodeId>,
         target_node: Option<NodeId>,
     ) -> Result<(), Rejected> {
-        if copy.size_bytes() == 0 && !copy.is_operation() {
-            copy.finish(Ok(CopyReport::default()));
+        if is_nothing(&copy) {
+            let copy = match IS_INLINE.get() {
+                true => match self.nearest_cpu(source_node, target_node).submit_beyond_limit(copy) {
+                    Ok(()) => return Ok(()),
+                    Err(rejected) => rejected.copy,
+                },
+                false => copy,
+            };
+            finish_inline(copy, Ok(CopyReport::default()));
             return Ok(());
         }
         let endpoints =
@@ -344,7 +363,8 @@ impl Scheduler {
         is_by_route && self.route_of(copy) != Route::RoundRobin
     }
 
-    /// The first engine for a request of a batch; `None` for copies that may be split, or if no engine supports it.
+    /// The first engine for a request of a batch; `None` for copies that may be split or have no bytes, or if no engine
+    /// supports it.
     fn engine_for_small(
         &self,
         copy: &RawRequest,
@@ -352,7 +372,7 @@ impl Scheduler {
         target_node: Option<NodeId>,
     ) -> Option<usize> {
         let size_bytes = copy.size_bytes();
-        if size_bytes >= 2 * SHARE_BYTES_MIN {
+        if size_bytes >= 2 * SHARE_BYTES_MIN || is_nothing(copy) {
             return None;
         }
         let endpoints = Endpoints { source_node, target_node, size_bytes, turn: self.next_turn() };
@@ -386,14 +406,20 @@ impl Scheduler {
                 is_equal(&index).then(|| (engines[index].load() / unit, engines[index].width()))
             });
         }
+        let suits = self.suits(copy);
+        let order = (0..engines.len()).map(move |step| range.start + (first + step) % engines.len());
+        order.filter(move |&index| suits(index))
+    }
+
+    /// Whether the engine of an index supports the request and should do it.
+    fn suits(&self, copy: &RawRequest) -> impl Fn(usize) -> bool + use<'_> {
         let opcode = copy.opcode();
         // A no-op has no bytes, so its size is no reason to prefer a CPU.
         let offloads = opcode == Opcode::Noop || self.guidelines.offloads(copy.size_bytes(), copy.waits());
-        let order = (0..engines.len()).map(move |step| (first + step) % engines.len());
-        let should = move |&index: &usize| {
-            engines[index].supports(opcode) && (offloads || engines[index].kind() == EngineKind::Cpu)
-        };
-        order.filter(should).map(move |index| range.start + index)
+        move |index| {
+            let engine = &self.engines[index];
+            engine.supports(opcode) && (offloads || engine.kind() == EngineKind::Cpu)
+        }
     }
 
     /// The route in the options of the request, or the mover's.
@@ -413,7 +439,7 @@ impl Scheduler {
         self.inline_operations.add(1);
         self.inline_bytes.add(size_bytes);
         trace::safely(|| debug!(target: "memferry::mover", size_bytes, "done by the caller"));
-        copy.finish(result);
+        finish_inline(copy, result);
     }
 
     fn nearest_cpu(&self, source_node: Option<NodeId>, target_node: Option<NodeId>) -> &CpuEngine {
@@ -421,6 +447,18 @@ impl Scheduler {
         let nearest = first_engine(Route::Single, &self.machine, &self.sites[self.cpus_begin..], endpoints);
         &self.cpus[nearest.unwrap_or(0)]
     }
+}
+
+/// Whether it is a copy of no bytes.
+fn is_nothing(copy: &RawRequest) -> bool {
+    copy.size_bytes() == 0 && !copy.is_operation()
+}
+
+/// Finishes a request on the calling thread: see [`IS_INLINE`].
+fn finish_inline(copy: RawRequest, result: CopyResult) {
+    let was_inline = IS_INLINE.replace(true);
+    copy.finish(result);
+    IS_INLINE.set(was_inline);
 }
 
 /// Submits a request to the first of these engines that takes it.

@@ -37,7 +37,8 @@ pub(super) fn try_split(
     if endpoints.size_bytes < 2 * SHARE_BYTES_MIN || route == Route::RoundRobin || copy.is_operation() {
         return whole(copy);
     }
-    let able: Vec<usize> = range.filter(|&index| scheduler.engines[index].supports(copy.opcode())).collect();
+    let suits = scheduler.suits(&copy);
+    let able: Vec<usize> = range.filter(|&index| suits(index)).collect();
     let sites: Vec<_> = able.iter().map(|&index| scheduler.sites[index]).collect();
     let shares = engine_shares(route, &scheduler.machine, &sites, endpoints);
     let width = |share: &Share| scheduler.engines[able[share.engine]].width();

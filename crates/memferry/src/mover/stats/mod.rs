@@ -178,7 +178,8 @@ mover_counters! {
     inline_operations
     /// Bytes of these copies.
     inline_bytes
-    /// Large copies that waited in a CPU engine's queue beyond its limit, because every engine was full.
+    /// Large copies, and copies started in callbacks, that waited in a CPU engine's queue beyond its limit, because every
+    /// engine was full.
     overflow_operations
     /// Operations that no added engine supports: a CPU engine did them.
     unsupported_operations
