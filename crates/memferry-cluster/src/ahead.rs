@@ -131,8 +131,11 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::sync::OnceLock;
     use std::time::Duration;
 
+    use arrow_flight::Ticket;
+    use arrow_flight::flight_service_server::FlightService;
     use datafusion::arrow::array::{ArrayRef, Int64Array};
     use datafusion::execution::TaskContext;
     use datafusion::parquet::arrow::ArrowWriter;
@@ -141,13 +144,17 @@ mod tests {
     use futures::TryStreamExt;
     use memferry::topology::Machine;
     use memferry_query::{SessionOptions, Tiers, session};
+    use prost::Message;
+    use tonic::Request;
 
     use super::*;
     use crate::catalog::ShardCatalog;
     use crate::channels::Channels;
+    use crate::codec::ScanMessage;
     use crate::description::{Description, MapId};
     use crate::plan_channel::{PlanChannel, PlanChannels};
     use crate::scan::ShardScanExec;
+    use crate::service::{ShardService, WorkerState};
     use crate::sources::Sources;
 
     const ROWS: i64 = 1000;
@@ -277,6 +284,30 @@ mod tests {
         assert_eq!(sources.budget().in_use(), 0);
         let rows: Vec<RecordBatch> = scan.execute(0, context).unwrap().try_collect().await.unwrap();
         assert!(rows.iter().map(RecordBatch::num_rows).sum::<usize>() > 0);
+    }
+
+    /// So a worker that is asked to end sends all rows before.
+    #[tokio::test]
+    async fn reads_of_other_workers_have_channels_too() {
+        let world = World::new().await;
+        let state = WorkerState {
+            address: world.catalog.address().to_owned(),
+            mark: 0,
+            description: "version = 1\nworkers = ['127.0.0.1:7070']\ntables = []".parse().unwrap(),
+            catalog: OnceLock::from(Arc::clone(&world.catalog)),
+            channels: Channels::default(),
+            plans: PlanChannels::default(),
+            budget: Budget::default(),
+            options: SessionOptions::default(),
+        };
+        let service = ShardService(Arc::new(state));
+        let scan = world.scan(vec![vec![0]], false);
+        let read = ScanMessage::new(scan.read(), scan.partitions()).unwrap();
+        let rows = service.do_get(Request::new(Ticket::new(read.encode_to_vec()))).await.unwrap();
+        assert!(service.0.plans.are_open());
+        let batches: Vec<_> = rows.into_inner().collect().await;
+        assert!(batches.len() > 1 && batches.iter().all(Result::is_ok), "{batches:?}");
+        assert!(!service.0.plans.are_open());
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ mod cluster;
 mod codec;
 mod colocate;
 pub mod commands;
+mod contain;
 mod credentials;
 mod description;
 mod error;

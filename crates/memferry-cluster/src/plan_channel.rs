@@ -73,6 +73,11 @@ impl PlanChannels {
         PlanChannel { number, reads, all: self.clone() }
     }
 
+    /// Whether there is an open channel.
+    pub(crate) fn are_open(&self) -> bool {
+        !self.lock().channels.is_empty()
+    }
+
     /// A service whose requests open channels.
     pub(crate) fn serve<S>(&self, service: S) -> WithChannels<S> {
         WithChannels { service, channels: self.clone() }

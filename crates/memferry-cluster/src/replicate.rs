@@ -60,8 +60,12 @@ fn rewritten(plan: Arc<dyn ExecutionPlan>, on_worker: bool, tasks: usize) -> Res
         return Ok(plan);
     }
     let below = on_worker || plan.is_network_boundary();
-    let children = plan.children().into_iter().cloned();
-    let children = children.map(|child| rewritten(child, below, tasks)).collect::<Result<_>>()?;
+    let children = plan.children().into_iter().map(|child| match child.downcast_ref::<BroadcastExec>() {
+        // A broadcast of one task to itself has the rows of its input, but would take a panic there for their end.
+        Some(broadcast) if !plan.is_network_boundary() => broadcast.input(),
+        _ => child,
+    });
+    let children = children.map(|child| rewritten(Arc::clone(child), below, tasks)).collect::<Result<_>>()?;
     let plan = with_children(&plan, children)?;
     match broadcast(&plan).filter(|input| on_worker && is_replicated(input)) {
         Some(input) => in_each_task(input, tasks),

@@ -13,7 +13,6 @@ use async_trait::async_trait;
 use datafusion::common::Result;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
-use datafusion::physical_plan::ExecutionPlan;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use memferry_query::{SessionOptions, session};
@@ -24,8 +23,10 @@ use crate::ahead::Budget;
 use crate::catalog::ShardCatalog;
 use crate::channels::Channels;
 use crate::codec::ScanMessage;
+use crate::contain::contained;
 use crate::description::Description;
 use crate::error::ClusterError;
+use crate::plan_channel::PlanChannels;
 use crate::report::{ACTION, WorkerReport};
 use crate::sources::Sources;
 
@@ -38,6 +39,8 @@ pub(crate) struct WorkerState {
     pub(crate) description: Description,
     pub(crate) catalog: OnceLock<Arc<ShardCatalog>>,
     pub(crate) channels: Channels,
+    /// The channels of its plans, and one for each read of its shards by others.
+    pub(crate) plans: PlanChannels,
     /// Of what its plans read ahead.
     pub(crate) budget: Budget,
     pub(crate) options: SessionOptions,
@@ -121,15 +124,20 @@ impl FlightService for ShardService {
             Status::invalid_argument(format!("the ticket is not a read of a shard: {error}"))
         })?;
         let context = self.0.session().map_err(aborted)?.task_ctx();
-        let scan =
-            Sources::of(&context).and_then(|sources| message.scan(&sources, &context)).map_err(aborted)?;
+        let scan = Sources::of(&context).and_then(|sources| message.scan(&sources, &context));
+        let scan = scan.and_then(|scan| contained(Arc::new(scan), &self.0.address)).map_err(aborted)?;
         let rows = scan.execute(0, context).map_err(aborted)?;
         let data = FlightDataEncoderBuilder::new()
             .with_schema(scan.schema())
             .build(rows.map_err(|error| FlightError::Tonic(Box::new(aborted(error)))));
-        let data = data.map_err(|error| match error {
-            FlightError::Tonic(status) => *status,
-            error => Status::aborted(error.to_string()),
+        let open = self.0.plans.open();
+        let data = data.map_err(move |error| {
+            // Until all rows are sent.
+            let _ = &open;
+            match error {
+                FlightError::Tonic(status) => *status,
+                error => Status::aborted(error.to_string()),
+            }
         });
         Ok(Response::new(data.boxed()))
     }

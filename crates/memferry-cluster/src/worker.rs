@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -13,6 +14,7 @@ use datafusion_distributed::{
     DistributedConfig, DistributedExt, Worker, WorkerPlanRewriteEvent, WorkerPlanRewriteEventResponse,
     WorkerQueryContext,
 };
+use futures::FutureExt;
 use memferry_query::{MemferryOptions, SessionOptions, Tiers};
 use memferry_session::yielding_joins;
 use tokio::net::TcpListener;
@@ -24,12 +26,16 @@ use crate::ahead::Budget;
 use crate::catalog::ShardCatalog;
 use crate::channels::{Channels, KEEP_ALIVE};
 use crate::codec::ShardCodec;
+use crate::contain::contained;
 use crate::credentials::Security;
 use crate::description::Description;
 use crate::error::ClusterError;
 use crate::plan_channel::PlanChannels;
 use crate::scan::ShardScanExec;
 use crate::service::{ShardService, WorkerState};
+
+/// How long connections may take to end when no query runs any more.
+const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 /// A worker that listens and has not loaded its tables yet.
 #[derive(Debug)]
@@ -69,6 +75,7 @@ impl ClusterWorker {
             description,
             catalog: OnceLock::new(),
             channels: Channels::new(security.credentials.clone()),
+            plans: PlanChannels::default(),
             budget: Budget::default(),
             options,
         };
@@ -115,8 +122,9 @@ impl ClusterWorker {
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
         let [one, other] = [Arc::clone(&self.security), Arc::clone(&self.security)];
-        let plans = PlanChannels::default();
-        let tasks = plans.serve(self.tasks(plans.clone()).into_worker_server());
+        let tasks = self.state.plans.serve(self.tasks().into_worker_server());
+        let stop = stop.shared();
+        let closed = closed(stop.clone(), self.state.plans.clone());
         let server = server
             .add_service(InterceptedService::new(tasks, move |request| one.check(request)))
             .add_service(InterceptedService::new(shards, move |request| other.check(request)))
@@ -126,17 +134,18 @@ impl ClusterWorker {
             ended = server => ended.map_err(|error| {
                 ClusterError::Query(DataFusionError::External(Box::new(error)))
             }),
+            () = closed => Ok(()),
         }
     }
 
-    /// The part of the service that executes tasks, whose plans come by `plans`.
-    fn tasks(&self, plans: PlanChannels) -> Worker {
+    /// The part of the service that executes tasks.
+    fn tasks(&self) -> Worker {
         let state = Arc::clone(&self.state);
         // Functions are the same for each task, and take longer to register than many tasks run. So is the runtime.
         let template = SessionStateBuilder::new().with_default_features().build();
         Worker::from_session_builder(move |mut context: WorkerQueryContext| {
             let (state, mut session) = (Arc::clone(&state), template.clone());
-            let reads = plans.of(&context.headers);
+            let reads = state.plans.of(&context.headers);
             async move {
                 let sources = state.sources()?.of_plan(reads);
                 let mut memferry = MemferryOptions::default();
@@ -145,8 +154,9 @@ impl ClusterWorker {
                 *config = context.builder.config().take().unwrap_or_default().with_option_extension(memferry);
                 config.set_extension(Arc::new(sources));
                 config.set_distributed_user_codec(ShardCodec);
-                config.set_distributed_worker_plan_rewrite_handler(receive);
                 config.set_distributed_channel_resolver(state.channels.for_plan());
+                let receive = move |event: WorkerPlanRewriteEvent<'_>| receive(event, &state.address);
+                config.set_distributed_worker_plan_rewrite_handler(receive);
                 Ok::<_, DataFusionError>(session)
             }
         })
@@ -154,9 +164,25 @@ impl ClusterWorker {
     }
 }
 
-/// Begins to read what the scans of a plan that has arrived will read, if the plan announces it. Its joins yield: one that works for 2 s
-/// on each thread would leave pings and questions without answer, and the worker would be lost.
-fn receive(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEventResponse, DataFusionError> {
+/// Waits until `stop` is ready and connections without queries have had time to end. One on which nothing is sent does not end by
+/// itself, not even when it is asked to.
+async fn closed(stop: impl Future<Output = ()>, plans: PlanChannels) {
+    stop.await;
+    let mut busy = Instant::now();
+    while busy.elapsed() < CLOSING_MAX {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if plans.are_open() {
+            busy = Instant::now();
+        }
+    }
+}
+
+/// Begins to read what the scans of a plan that has arrived at `worker` will read, if the plan announces it. Its panics are errors. Its
+/// joins yield: one that works for 2 s on each thread would leave pings and questions without answer, and the worker would be lost.
+fn receive(
+    event: WorkerPlanRewriteEvent<'_>,
+    worker: &str,
+) -> Result<WorkerPlanRewriteEventResponse, DataFusionError> {
     let context = Arc::new(TaskContext::default().with_session_config(event.session_config.clone()));
     event.plan.apply(|node| {
         if let Some(scan) = node.downcast_ref::<ShardScanExec>() {
@@ -167,5 +193,5 @@ fn receive(event: WorkerPlanRewriteEvent<'_>) -> Result<WorkerPlanRewriteEventRe
     // Metrics are sent by the places of operators in the coordinator's plan.
     let is_counted = DistributedConfig::from_session_config(event.session_config)?.collect_metrics;
     let plan = if is_counted { event.plan } else { yielding_joins(event.plan)? };
-    Ok(WorkerPlanRewriteEventResponse::new(plan))
+    Ok(WorkerPlanRewriteEventResponse::new(contained(plan, worker)?))
 }

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -142,6 +143,18 @@ impl Workers {
         // SAFETY: kill takes numbers; the process is a child that was not waited for.
         let done = unsafe { libc::kill(process as libc::pid_t, signal) };
         assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// Waits until a worker ends by itself.
+    async fn ended(&mut self, worker: usize) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(ended) = self.processes[worker].as_mut().unwrap().try_wait().unwrap() {
+                return ended;
+            }
+            assert!(began.elapsed() < LIMIT, "it does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// CPU time of all workers, in ticks of 10 ms.
@@ -524,13 +537,13 @@ async fn a_worker_that_is_asked_to_end_ends_after_its_queries() {
     let from = "FROM lineitem a JOIN lineitem b ON a.l_orderkey = b.l_orderkey \
                 JOIN lineitem c ON b.l_orderkey = c.l_orderkey";
     let expected = count(&expected(&alone().await, &format!("SELECT count(*) {from}")).await) as usize;
-    let mut answer =
-        cluster.query(&format!("SELECT a.l_comment, b.l_comment, c.l_comment {from}")).await.unwrap();
+    let columns = "repeat(a.l_comment, 10), b.l_comment, c.l_comment";
+    let mut answer = cluster.query(&format!("SELECT {columns} {from}")).await.unwrap();
     let mut rows = answer.next().await.unwrap().unwrap().num_rows();
     workers.signal(1, libc::SIGTERM);
     // It has stopped to listen while its query runs.
     let began = Instant::now();
-    while std::net::TcpStream::connect(&workers.addresses[1]).is_ok() {
+    while TcpStream::connect(&workers.addresses[1]).is_ok() {
         assert!(began.elapsed() < LIMIT, "it listens on");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -538,20 +551,83 @@ async fn a_worker_that_is_asked_to_end_ends_after_its_queries() {
     let orders = "SELECT count(*) FROM orders";
     let others = cluster.query_whole(orders).await.unwrap().collect().await.unwrap();
     answers_equal(&others, &self::expected(&alone().await, orders).await).unwrap();
+    // Connections without queries have 2 s to end.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     while let Some(batch) = answer.next().await {
         rows += batch.unwrap().num_rows();
     }
     assert_eq!(rows, expected);
     drop(answer);
-    let began = Instant::now();
-    let ended = loop {
-        if let Some(ended) = workers.processes[1].as_mut().unwrap().try_wait().unwrap() {
-            break ended;
-        }
-        assert!(began.elapsed() < LIMIT, "it does not end");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+    let ended = workers.ended(1).await;
     assert!(ended.success(), "{ended}");
+}
+
+/// Not even a handshake, as of a machine that was switched off.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_sends_nothing_does_not_keep_a_worker_from_ending() {
+    let mut workers = Workers::ready(1).await;
+    let silent = TcpStream::connect(&workers.addresses[0]).unwrap();
+    // Connections are accepted one after the other.
+    assert_eq!(workers.cluster().reports().await.unwrap().len(), 1);
+    workers.signal(0, libc::SIGTERM);
+    let ended = workers.ended(0).await;
+    assert!(ended.success(), "{ended}");
+    drop(silent);
+}
+
+/// `sql` with an expression for `ONE` that is 1, and panics in the row whose `key` is `value`: no memory has so many bytes.
+fn panicking(sql: &str, key: &str, value: i64) -> String {
+    let count = format!("CASE WHEN {key} = {value} THEN {} ELSE 1 END", i64::MAX);
+    sql.replace("ONE", &format!("octet_length(repeat(arrow_cast('x', 'LargeUtf8'), {count}))"))
+}
+
+/// Of one of its tasks. Without the error, the rows of that task are missing in an answer that looks whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_on_a_worker_is_an_error_of_the_query() {
+    let workers = Workers::ready(2).await;
+    let counted = PlanOptions { are_tasks_counted: true, ..PlanOptions::default() };
+    for cluster in [workers.cluster(), workers.cluster().with_options(counted)] {
+        for (sql, key, operator) in [
+            ("SELECT max(ONE) FROM orders", "o_orderkey", "NetworkCoalesceExec"),
+            (
+                "SELECT max(n) FROM lineitem JOIN (SELECT o_custkey, ONE AS n FROM orders) ON l_suppkey = o_custkey",
+                "o_orderkey",
+                "NetworkBroadcastExec",
+            ),
+            (
+                "SELECT max(n) FROM (SELECT o_custkey, max(ONE) AS n FROM orders GROUP BY o_custkey)",
+                "o_orderkey",
+                "NetworkShuffleExec",
+            ),
+            // The coordinator reads from a worker, which filters.
+            ("SELECT count(*) FROM nation WHERE ONE = 1 AND n_nationkey = 7", "n_nationkey", "ShardScanExec"),
+        ] {
+            let error = cluster.query_whole(&panicking(sql, key, 7)).await.unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, ClusterError::Query(_)) && text.contains("please report it"), "{text}");
+            assert!(workers.addresses.iter().any(|worker| text.contains(worker)), "{text}");
+            // The workers go on.
+            let answer = cluster.query_whole(&panicking(sql, key, -1)).await.unwrap();
+            assert!(answer.lost().is_empty() && answer.plan().contains(operator), "{}", answer.plan());
+            assert_eq!(count(&answer.collect().await.unwrap()), 1, "{sql}");
+        }
+    }
+}
+
+/// A join of the coordinator has no exchange below it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_below_a_join_of_the_coordinator_does_not_shorten_the_answer() {
+    let workers = Workers::ready(2).await;
+    let sql = "SELECT max(n) FROM (SELECT n_nationkey, ONE AS n FROM nation) \
+               JOIN (SELECT c_nationkey FROM customer ORDER BY c_acctbal LIMIT 500) ON n_nationkey = c_nationkey";
+    let cluster = workers.cluster();
+    let answer = cluster.query_whole(&panicking(sql, "n_nationkey", -1)).await.unwrap();
+    let plan = answer.plan();
+    assert!(plan.contains("HashJoinExec: mode=CollectLeft"), "{plan}");
+    assert_eq!(count(&answer.collect().await.unwrap()), 1);
+    let query = async move { cluster.query_whole(&panicking(sql, "n_nationkey", 7)).await.map(|_| ()) };
+    let ended = tokio::spawn(query).await;
+    assert!(!matches!(ended, Ok(Ok(()))), "{plan}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
