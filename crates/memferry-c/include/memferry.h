@@ -757,6 +757,9 @@ enum mf_status mf_mover_free(struct mf_mover mover);
 // Writes the transfer to `transfer`. This may be NULL if the operation has a callback: then no handle is made. An error
 // means that nothing was started and the callback will not be called.
 //
+// The transfer is written before the callback is called, and nothing that was passed is used after it: the callback may
+// free the transfer, and its memory.
+//
 // # Safety
 // The pointers of the operation are valid for its sizes until the completion, and nobody else accesses its targets.
 // `transfer` is NULL or valid for a write.
@@ -766,8 +769,9 @@ enum mf_status mf_mover_submit(struct mf_mover mover,
 
 // Starts `count` operations together: cheaper than one by one if they are small.
 //
-// Writes their transfers to `transfers`. They run in any order, none may use the result of another, and the options of the
-// first one (nodes, flags except those of CRCs, route) count for all. An error means that none was started.
+// Writes their transfers to `transfers`, all of them before the first callback is called. They run in any order, none may
+// use the result of another, and the options of the first one (nodes, flags except those of CRCs, route) count for all. An
+// error means that none was started.
 //
 // # Safety
 // That of `mf_mover_submit`; `operations` and `transfers` have `count` elements.

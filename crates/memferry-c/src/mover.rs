@@ -128,6 +128,9 @@ pub extern "C" fn mf_mover_free(mover: mf_mover) -> mf_status {
 /// Writes the transfer to `transfer`. This may be NULL if the operation has a callback: then no handle is made. An error
 /// means that nothing was started and the callback will not be called.
 ///
+/// The transfer is written before the callback is called, and nothing that was passed is used after it: the callback may
+/// free the transfer, and its memory.
+///
 /// # Safety
 /// The pointers of the operation are valid for its sizes until the completion, and nobody else accesses its targets.
 /// `transfer` is NULL or valid for a write.
@@ -149,19 +152,22 @@ pub unsafe extern "C" fn mf_mover_submit(
         let handle = if transfer.is_null() { None } else { Some(reserve()?) };
         // SAFETY: promised by the caller.
         let finish = unsafe { operation.start(Starter::Mover(mover)) }?;
-        let followed = Transfer::follow(finish, operation.callback, operation.context);
+        let started = Transfer::new(finish, operation.callback, operation.context);
         if let Some(handle) = handle {
             // SAFETY: promised by the caller.
-            unsafe { transfer.write(mf_transfer { id: handle.fill(followed) }) };
+            unsafe { transfer.write(mf_transfer { id: handle.fill(started.clone()) }) };
         }
+        // Last: the callback may free what the caller has passed.
+        started.advance();
         Ok(())
     })
 }
 
 /// Starts `count` operations together: cheaper than one by one if they are small.
 ///
-/// Writes their transfers to `transfers`. They run in any order, none may use the result of another, and the options of the
-/// first one (nodes, flags except those of CRCs, route) count for all. An error means that none was started.
+/// Writes their transfers to `transfers`, all of them before the first callback is called. They run in any order, none may
+/// use the result of another, and the options of the first one (nodes, flags except those of CRCs, route) count for all. An
+/// error means that none was started.
 ///
 /// # Safety
 /// That of `mf_mover_submit`; `operations` and `transfers` have `count` elements.
@@ -195,12 +201,16 @@ pub unsafe extern "C" fn mf_mover_submit_batch(
             );
         }
         batch.submit();
+        let mut started = Vec::with_capacity(count);
         for (index, (finish, handle)) in finishes.into_iter().zip(handles).enumerate() {
             let operation = &operations[index];
-            let followed = Transfer::follow(finish, operation.callback, operation.context);
+            let transfer = Transfer::new(finish, operation.callback, operation.context);
             // SAFETY: `index` is below `count`.
-            unsafe { transfers.add(index).write(mf_transfer { id: handle.fill(followed) }) };
+            unsafe { transfers.add(index).write(mf_transfer { id: handle.fill(transfer.clone()) }) };
+            started.push(transfer);
         }
+        // Last: a callback may free what the caller has passed.
+        started.iter().for_each(Transfer::advance);
         Ok(())
     })
 }
@@ -230,7 +240,7 @@ pub unsafe extern "C" fn mf_mover_run(
         // SAFETY: promised by the caller.
         let finish = unsafe { operation.start(Starter::Mover(mover)) }?;
         // SAFETY: promised by the caller.
-        unsafe { Transfer::follow(finish, None, std::ptr::null_mut()).wait(result) }
+        unsafe { Transfer::new(finish, None, std::ptr::null_mut()).wait(result) }
     })
 }
 

@@ -59,21 +59,19 @@ impl Object for Arc<Transfer> {
 }
 
 impl Transfer {
-    /// Follows `finish` to its end.
-    pub(crate) fn follow(finish: Finish, callback: mf_callback, context: *mut c_void) -> Arc<Transfer> {
+    /// A transfer that nobody polls before [`advance`](Transfer::advance).
+    pub(crate) fn new(finish: Finish, callback: mf_callback, context: *mut c_void) -> Arc<Transfer> {
         let state = Mutex::new(State::InFlight(finish));
         let callback = Callback(callback, context);
-        let transfer = Arc::new(Transfer { state, completed: Condvar::new(), callback });
-        transfer.advance();
-        transfer
+        Arc::new(Transfer { state, completed: Condvar::new(), callback })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Polls the operation, and announces its completion.
-    fn advance(self: &Arc<Self>) {
+    /// Polls the operation, and announces its completion: here, or when the operation wakes it.
+    pub(crate) fn advance(self: &Arc<Self>) {
         let mut state = self.lock();
         let State::InFlight(finish) = &mut *state else { return };
         let waker = self.clone().into();

@@ -1,4 +1,5 @@
-//! The engine thread: it executes the descriptors that this process submits to a device.
+//! The engine thread: it executes the descriptors that this process submits to a device. And the thread that exits the
+//! process once those of the program are gone.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -52,6 +53,22 @@ pub(crate) fn start(client: &Client, device: usize) -> io::Result<()> {
     receiver.recv().unwrap_or_else(|_| Err(io::Error::other("the engine thread has exited")))
 }
 
+/// Starts the thread that exits the process when it gets a message from an engine thread. It ends with the sender.
+///
+/// It shares the file descriptors of the program, so that exit(3) can write buffered output. An engine thread has others.
+pub(crate) fn start_exit() -> io::Result<mpsc::Sender<()>> {
+    let (sender, receiver) = mpsc::channel();
+    let before = signals::block_unhandled();
+    let spawned = thread::Builder::new().name("memferry-exit".to_owned()).spawn(move || {
+        if receiver.recv().is_ok() {
+            // SAFETY: libc does the same after the last thread of a program; no other thread of the program runs.
+            unsafe { libc::exit(0) }
+        }
+    });
+    signals::restore(before);
+    spawned.map(|_| sender)
+}
+
 /// Opens the memory of the process and the trace. The thread gets a file descriptor table of its own: a program may
 /// close all descriptors that it does not know, and reuse their numbers.
 fn open() -> io::Result<(CheckedMemory, Option<File>)> {
@@ -100,8 +117,8 @@ fn run_engine(client: &Client, device: usize, memory: &CheckedMemory, trace: Opt
     }
 }
 
-/// Exits the process if all threads of the program have exited: without the engine threads, it would be gone. Returns the
-/// time until the next check.
+/// Exits the process if all threads of the program have exited: without the threads of this library, it would be gone.
+/// Returns the time until the next check.
 ///
 /// The check is cheap while the first thread runs, which mostly is the last one to exit.
 fn exit_if_alone() -> Duration {
@@ -113,9 +130,8 @@ fn exit_if_alone() -> Duration {
     let Some(process) = fork_local::get().and_then(ForkLocal::process) else { return next };
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return next };
     let running = threads.flatten().filter(|thread| !has_exited(thread.path().join("stat"))).count();
-    if running == process.engine_count() && !IS_EXITING.swap(true, Ordering::Relaxed) {
-        // SAFETY: libc does the same after the last thread of a program; no other thread of the program runs.
-        unsafe { libc::exit(0) }
+    if running == process.thread_count() && !IS_EXITING.swap(true, Ordering::Relaxed) {
+        let _ = process.exit.send(()); // its receiver lives as long as the process
     }
     next
 }

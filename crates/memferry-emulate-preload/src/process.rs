@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! library loaded          connected, handlers installed      (inactive if there is no emulation)
-//! first portal mapped     joined: a client                   (a child of fork starts again here)
+//! first portal mapped     exit thread, joined: a client      (a child of fork starts again here)
 //! first of a device       engine thread of that device
 //! ```
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::mpsc;
 
 use memferry_dsa::internals::instructions::CpuFeatures;
 use memferry_dsa_emulator::shared::{Client, Connected, Devices};
@@ -23,6 +25,8 @@ const SOCKET_VARIABLE: &str = "MEMFERRY_EMULATE_SOCKET";
 /// A client, and the devices that have an engine. Lives until the process exits; shared by all threads.
 pub(crate) struct Process {
     pub(crate) client: Client,
+    /// To the thread that exits the process.
+    pub(crate) exit: mpsc::Sender<()>,
     engines: AtomicU32, // bit n: device n has an engine; set and cleared by `ForkLocal::start`
 }
 
@@ -107,9 +111,16 @@ pub(crate) fn warn(message: &str) {
 }
 
 impl Process {
-    /// Number of engine threads.
-    pub(crate) fn engine_count(&self) -> usize {
-        self.engines.load(Ordering::Relaxed).count_ones() as usize
+    fn join(connected: &Connected) -> Result<Process, Box<dyn Error>> {
+        let exit = engine::start_exit()?;
+        // SAFETY: only the fork-local pages refer to the client, and children do not inherit them.
+        let client = unsafe { connected.join() }?;
+        Ok(Process { client, exit, engines: AtomicU32::new(0) })
+    }
+
+    /// Number of threads of this library: the engine threads, and the one that exits the process.
+    pub(crate) fn thread_count(&self) -> usize {
+        self.engines.load(Ordering::Relaxed).count_ones() as usize + 1
     }
 }
 
@@ -148,18 +159,16 @@ impl ForkLocal {
             sys::yield_now();
         }
         self.claim();
-        // SAFETY: only the fork-local pages refer to the client, and children do not inherit them.
-        let process = self.process().or_else(|| match unsafe { connected()?.join() } {
-            Ok(client) => {
-                let process = Box::new(Process { client, engines: AtomicU32::new(0) });
+        let process = self.process().or_else(|| match Process::join(connected()?) {
+            Ok(process) => {
                 // ORDERING: Release pairs with the Acquire in `process`: the client is complete.
-                self.process.store(Box::into_raw(process), Ordering::Release);
+                self.process.store(Box::into_raw(Box::new(process)), Ordering::Release);
                 self.process()
             }
             Err(error) => {
                 warn(&format!(
-                    "process {} cannot map queues: {error}; if it is short of memory or files, raise its limits \
-                    (ulimit -v, ulimit -n)",
+                    "process {} cannot map queues: {error}; if it is short of memory, files or threads, raise its \
+                    limits (ulimit -v, ulimit -n, ulimit -u)",
                     sys::process()
                 ));
                 None

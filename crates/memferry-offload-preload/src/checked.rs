@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use memferry_dsa::Descriptor;
 use memferry_dsa::internals::instructions::CpuFeatures;
 use memferry_dsa::internals::portal::{Linux, Platform};
 
+use crate::start::DESCRIPTOR_MIN;
 use crate::sys;
 
 /// One for each portal. `open` writes the fields before the portal exists; submitters read them.
@@ -47,7 +48,7 @@ unsafe impl Platform for Checked {
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        let file = Linux.open(path)?;
+        let file = out_of_the_way(Linux.open(path)?)?;
         let (file_system, number) = sys::identity(file.as_raw_fd()).ok_or_else(io::Error::last_os_error)?;
         self.file_system.store(file_system, Ordering::Relaxed);
         self.number.store(number, Ordering::Relaxed);
@@ -88,11 +89,42 @@ unsafe impl Platform for Checked {
     }
 }
 
+/// Moves a file to a high descriptor, and never leaves it at 0 to 2: a program that was started without standard streams would
+/// read and write the queue in their place.
+fn out_of_the_way(file: File) -> io::Result<File> {
+    const BEHIND_STREAMS: i32 = libc::STDERR_FILENO + 1;
+    let former = file.as_raw_fd();
+    let mut moved = sys::duplicate(former, DESCRIPTOR_MIN);
+    if moved < 0 {
+        // The process may have a lower limit (RLIMIT_NOFILE).
+        moved = sys::duplicate(former, BEHIND_STREAMS);
+    }
+    match i32::try_from(moved) {
+        // SAFETY: a new descriptor, which nobody else owns.
+        Ok(number @ 0..) => Ok(unsafe { File::from_raw_fd(number) }),
+        _ if former >= BEHIND_STREAMS => Ok(file),
+        _ => Err(io::Error::from_raw_os_error(-moved as i32)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    /// A program that was started without standard streams had queues for them, and wrote its output to a queue.
+    #[test]
+    fn a_queue_is_out_of_the_way() {
+        let queue = Checked::default().open(Path::new("/dev/null")).unwrap();
+        let (number, mut limit) = (queue.as_raw_fd(), libc::rlimit { rlim_cur: 0, rlim_max: 0 });
+        // SAFETY: it writes one limit.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+        assert!(number >= DESCRIPTOR_MIN || limit.rlim_cur <= DESCRIPTOR_MIN as u64, "{number}");
+        // SAFETY: the request has no argument.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        assert_eq!(flags, libc::FD_CLOEXEC);
+    }
 
     #[test]
     fn a_file_of_the_program_gets_no_descriptor() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! library loaded            discovered, opened            (functions of libc that allocate are allowed here)
-//! child of fork, first use  opened again                  open(2) and mmap(2) only, memory from the arena
+//! child of fork, first use  opened again                  open(2), fcntl(2) and mmap(2) only, memory from the arena
 //! ```
 //!
 //! Dedicated queues are left out: one process at a time can open them, and programs fork.

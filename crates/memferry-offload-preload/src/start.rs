@@ -29,8 +29,8 @@ const _: extern "C" fn() = construct;
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// A copy of its descriptor for the summary, because many programs close standard error before they exit; -1: none.
 static COPY: AtomicI32 = AtomicI32::new(-1);
-/// The copy is out of the way of programs that count descriptors.
-const COPY_MIN: i32 = 900;
+/// Descriptors of this library are out of the way of programs that count them.
+pub(crate) const DESCRIPTOR_MIN: i32 = 900;
 
 /// The functions behind this library, and the places of their addresses.
 ///
@@ -153,7 +153,7 @@ fn mark_root(is_noted: bool) {
 /// caller open.
 fn copy_stderr() {
     // SAFETY: it duplicates a descriptor of this process; a failure is -1.
-    let copy = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, COPY_MIN) };
+    let copy = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, DESCRIPTOR_MIN) };
     COPY.store(copy, Ordering::Relaxed);
     // SAFETY: the handler makes system calls only, which is allowed in a child of fork.
     if unsafe { libc::pthread_atfork(None, None, Some(close_copy)) } != 0 {

@@ -102,6 +102,13 @@ pub(crate) fn read_file(path: &CStr, bytes: &mut [u8]) -> isize {
     }
 }
 
+/// A copy of a descriptor with a number of at least `least`, closed by exec; or a negated errno.
+pub(crate) fn duplicate(file: c_int, least: c_int) -> isize {
+    let arguments = [file as usize, libc::F_DUPFD_CLOEXEC as usize, least as usize, 0, 0, 0];
+    // SAFETY: the request takes a number.
+    unsafe { call(libc::SYS_fcntl, arguments) }
+}
+
 /// Opens a file for appending, or creates it. Returns its number, or a negated errno.
 pub(crate) fn open_for_appending(path: &CStr) -> isize {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;

@@ -14,7 +14,6 @@ use libc::{c_int, off_t, size_t};
 use crate::files::{self, Mapped};
 use crate::next::Next;
 use crate::policy::{self, Kind, LIMIT, Range};
-use crate::settings::Pattern;
 use crate::{ranges, sys};
 
 type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
@@ -129,12 +128,11 @@ pub(crate) unsafe extern "C" fn realloc(memory: *mut c_void, bytes: size_t) -> *
     if placed.is_none() && !is_large(bytes) {
         return next(memory, bytes);
     }
-    // glibc moves a mapping with its policy, but it copies from the heap and from stripes, and the copy would be placed
-    // before its policy is set.
-    let is_copied = placed.is_none() || policy::settings().is_some_and(|it| it.pattern == Pattern::Stripes);
+    // glibc moves a mapping or copies, and the pages of a copy come before their policy: near this thread, which is wrong for
+    // interleaved ones alone.
     if is_large(bytes)
-        && is_copied
         && !memory.is_null()
+        && policy::interleaves_heap()
         && let Some(usable) = MALLOC_USABLE_SIZE.address()
     {
         // SAFETY: the caller's memory is of the next allocator, which also has this function.
@@ -152,10 +150,14 @@ pub(crate) unsafe extern "C" fn realloc(memory: *mut c_void, bytes: size_t) -> *
         }
         return copy;
     }
+    // The kernel moves one mapping only, and the first page of an allocation has no policy: glibc would copy.
+    if let Some(old) = placed {
+        policy::join(memory as usize, old);
+    }
     let moved = next(memory, bytes);
     match placed {
         // Failed: the old memory stays.
-        Some(old) if moved.is_null() && bytes > 0 => ranges::add(memory as usize, old),
+        Some(old) if moved.is_null() && bytes > 0 => allocated(memory, old, false),
         _ if is_large(bytes) => allocated(moved, bytes, false),
         _ => {}
     }

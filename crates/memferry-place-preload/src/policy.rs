@@ -57,24 +57,41 @@ pub(crate) struct Range {
     pub(crate) is_fresh: bool,
 }
 
-/// Whether memory of this thread is left alone, and counts the reason.
-pub(crate) fn is_left_alone(settings: &Settings, bytes: usize) -> bool {
+/// A reason to leave memory of a thread alone.
+enum Reason {
+    Device,
+    OwnPolicy,
+    /// A sandbox forbids the question, and so probably the call.
+    Refused,
+}
+
+/// Why memory of this thread is left alone, if it is.
+fn reason(settings: &Settings) -> Option<Reason> {
     if HAS_DEVICE.load(Ordering::Relaxed) && !settings.with_devices {
-        COUNTS.after_device.add(bytes);
-        return true;
+        return Some(Reason::Device);
     }
     match sys::policy() {
-        Some(0) => false,
-        Some(_) => {
-            COUNTS.own_policy.add(bytes);
-            true
-        }
-        // A sandbox forbids the question, and so probably the call.
-        None => {
-            COUNTS.refuse(bytes, libc::EPERM);
-            true
-        }
+        Some(0) => None,
+        Some(_) => Some(Reason::OwnPolicy),
+        None => Some(Reason::Refused),
     }
+}
+
+/// Whether memory of this thread is left alone, and counts the reason.
+pub(crate) fn is_left_alone(settings: &Settings, bytes: usize) -> bool {
+    let reason = reason(settings);
+    match reason {
+        None => {}
+        Some(Reason::Device) => COUNTS.after_device.add(bytes),
+        Some(Reason::OwnPolicy) => COUNTS.own_policy.add(bytes),
+        Some(Reason::Refused) => COUNTS.refuse(bytes, libc::EPERM),
+    }
+    reason.is_some()
+}
+
+/// Whether an allocation of this thread would be interleaved. Counts nothing.
+pub(crate) fn interleaves_heap() -> bool {
+    settings().is_some_and(|settings| settings.heap == Policy::Interleave && reason(settings).is_none())
 }
 
 /// Places the whole pages of a range. Returns whether it has a policy now.
@@ -133,7 +150,7 @@ fn interleave(settings: &Settings, start: usize, bytes: usize, range: Range) -> 
     }
 }
 
-/// Joins the stripes of a range again, so that the kernel can move it.
+/// Joins the mappings of a range again, so that the kernel can move it.
 pub(crate) fn join(start: usize, bytes: usize) -> bool {
     let (first, end) = (start / PAGE * PAGE, (start + bytes).next_multiple_of(PAGE));
     sys::bind(first, end - first, Mode::Default, &sys::Nodes::NONE, false).is_ok()

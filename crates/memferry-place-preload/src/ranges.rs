@@ -29,10 +29,15 @@ fn bucket(start: usize) -> usize {
     (start / PAGE).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BUCKETS.trailing_zeros())
 }
 
-/// Records a range.
+/// Records a range, also over a former one with this start: MAP_FIXED replaces it.
 pub(crate) fn add(start: usize, bytes: usize) {
     let index = bucket(start);
-    for (known, size) in STARTS[index].0.iter().zip(&SIZES[index].0) {
+    let places = || STARTS[index].0.iter().zip(&SIZES[index].0);
+    if let Some((_, size)) = places().find(|(known, _)| known.load(Ordering::Relaxed) == start) {
+        // ORDERING: as below.
+        return size.store(bytes, Ordering::Release);
+    }
+    for (known, size) in places() {
         // ORDERING: Release pairs with the Acquire in `take`. The size is stored afterwards: the owner of the range calls
         // both functions, or has handed the range to the thread that frees it.
         if known.compare_exchange(0, start, Ordering::Release, Ordering::Relaxed).is_ok() {
@@ -104,6 +109,14 @@ mod tests {
             assert_eq!((take(start), take(start)), (Some(start / 2), None));
         }
         assert_eq!(take(12_345 * PAGE), None);
+    }
+
+    /// Each mapping over the same start once took another place, until the bucket was full.
+    #[test]
+    fn a_start_has_one_place() {
+        let start = 54_321 * PAGE;
+        (1..20).for_each(|bytes| add(start, bytes));
+        assert_eq!((take(start), take(start)), (Some(19), None));
     }
 
     /// A program with more ranges than places goes on without a record of them.

@@ -180,6 +180,50 @@ static void callbacks_that_call_back(void) {
     CHECK(mf_cache_free(strange));
 }
 
+/* Callbacks that free the transfer and the memory that it is in. Once the library wrote the handle after the callback. */
+enum { JOBS = 8 };
+struct jobs {
+    int count;
+    atomic_int begun, ended;
+    mf_operation copies[JOBS];
+    mf_transfer transfers[JOBS];
+};
+static atomic_int freed;
+
+static void frees(void *context, const mf_result *result) {
+    struct jobs *jobs = context;
+    ENSURE(result->status == MF_OK);
+    CHECK(mf_transfer_free(jobs->transfers[atomic_fetch_add(&jobs->begun, 1)]));
+    if (atomic_fetch_add(&jobs->ended, 1) + 1 == jobs->count) {
+        free(jobs);
+        atomic_fetch_add(&freed, 1);
+    }
+}
+
+static struct jobs *jobs_of(int count) {
+    struct jobs *jobs = calloc(1, sizeof *jobs);
+    ENSURE(jobs);
+    jobs->count = count;
+    for (int i = 0; i < count; i++) {
+        jobs->copies[i] = copy_of(8);
+        jobs->copies[i].source = source + 8 * i;
+        jobs->copies[i].target = target + 8 * i;
+        jobs->copies[i].callback = frees;
+        jobs->copies[i].context = jobs;
+    }
+    return jobs;
+}
+
+static void callbacks_that_free(void) {
+    enum { ROUNDS = 20 };
+    for (int round = 0; round < ROUNDS; round++) {
+        struct jobs *one = jobs_of(1), *many = jobs_of(JOBS);
+        CHECK(mf_mover_submit(mover, one->copies, one->transfers));
+        CHECK(mf_mover_submit_batch(mover, many->copies, JOBS, many->transfers));
+    }
+    while (atomic_load(&freed) < 2 * ROUNDS) usleep(100);
+}
+
 /* A signal handler that interrupts a call. */
 static atomic_int interrupted;
 
@@ -428,6 +472,7 @@ int main(int argc, char **argv) {
     arguments();
     views();
     callbacks_that_call_back();
+    callbacks_that_free();
     signals();
     refused_frees();
     invalidations_wait();

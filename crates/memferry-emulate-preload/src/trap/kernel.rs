@@ -55,14 +55,18 @@ pub(super) fn get(signal: c_int) -> Action {
 }
 
 /// Makes the kernel call `handler`, on the stack that the program wants for this signal. All signals are blocked while
-/// it runs, except the handled ones, which the handler itself may raise.
+/// it runs, except the handled ones, which the handler itself may raise. System calls start again if the program wants it,
+/// or ignores the signal.
 pub(super) fn catch(
     signal: c_int,
     handler: unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
     program: &Action,
 ) {
-    let stack = program.flags & libc::SA_ONSTACK as u64;
-    let flags = (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | stack;
+    let mut flags = (libc::SA_SIGINFO | libc::SA_NODEFER) as u64;
+    flags |= program.flags & (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
+    if program.handler == libc::SIG_IGN {
+        flags |= libc::SA_RESTART as u64;
+    }
     set(signal, Action { handler: handler as usize, flags, mask: !HANDLED_SET });
 }
 

@@ -1,7 +1,7 @@
 //! Unmodified programs with the preloaded library, with and without patched call sites.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use memferry_dsa_emulator::shared::Options;
@@ -12,7 +12,7 @@ use crate::common::{Machine, told};
 
 const USES_DSA: &str = env!("CARGO_BIN_EXE_uses_dsa");
 
-fn runs(way: &str, options: &Options) {
+fn runs(way: &str, options: &Options) -> Output {
     let machine = Machine::new(options);
     let output = machine.program(USES_DSA, &[way]).output().unwrap();
     assert!(output.status.success(), "{way}, {options:?}: {}", told(&output));
@@ -22,6 +22,7 @@ fn runs(way: &str, options: &Options) {
         let counters = machine.state.counters(device);
         assert_eq!(counters.in_flight(), 0, "{way}: {counters:?}");
     }
+    output
 }
 
 /// A test for each way, with and without patched call sites.
@@ -48,6 +49,7 @@ ways! {
     programs_that_are_started "spawns"
     own_handlers "handlers"
     handlers_on_their_own_stack "stacks"
+    interrupted_system_calls "interrupts"
     garbage_addresses "garbage"
     mappings_that_are_no_portals "useless"
     a_portal_mapped_twice "twice"
@@ -58,7 +60,6 @@ ways! {
     ends_of_pipes "pipes"
     pending_signals "pending"
     many_portals "many"
-    a_first_thread_that_ends_first "leaves"
     another_program_with_work_in_flight "execs"
     a_portal_that_is_moved "moved"
     handlers_past_the_hooks "past-the-hooks"
@@ -68,7 +69,15 @@ ways! {
 /// Concurrent first executions of a site are rare, so the test repeats them.
 #[test]
 fn threads_at_a_site_that_is_being_patched() {
-    (0..15).for_each(|_| runs("threads", &Options::default()));
+    (0..15).for_each(|_| _ = runs("threads", &Options::default()));
+}
+
+#[test]
+fn a_first_thread_that_ends_first() {
+    for patches in [true, false] {
+        let output = runs("leaves", &Options { patches, ..Options::default() });
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "left\n", "{}", told(&output));
+    }
 }
 
 #[test]

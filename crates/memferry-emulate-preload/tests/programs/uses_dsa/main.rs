@@ -35,6 +35,7 @@ const WAYS: &[(&str, fn())] = &[
     ("spawns", processes::spawns),
     ("handlers", signals::handlers),
     ("stacks", signals::stacks),
+    ("interrupts", signals::interrupts),
     ("garbage", addresses::garbage),
     ("useless", addresses::useless),
     ("twice", addresses::twice),

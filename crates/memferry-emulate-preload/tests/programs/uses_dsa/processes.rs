@@ -126,7 +126,7 @@ pub(super) fn poor() {
     copies(map("wq0.0"), 5000, 1);
 }
 
-/// The first thread exits before another one, and the process exits after both.
+/// The first thread exits before another one, and the process exits after both. Once their buffered output was lost.
 pub(super) fn leaves() {
     let portals = [map("wq0.0") as usize, map("wq1.0") as usize];
     // Otherwise a panic would end its thread only, and the process would exit with success.
@@ -137,6 +137,7 @@ pub(super) fn leaves() {
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         portals.iter().for_each(|portal| copies(*portal as *mut u8, 100, 1));
+        unsafe { libc::puts(c"left".as_ptr()) };
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     });
     unsafe { libc::syscall(libc::SYS_exit, 0) };

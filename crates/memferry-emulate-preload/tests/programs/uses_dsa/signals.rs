@@ -129,6 +129,42 @@ pub(super) fn stacks() {
     assert!(!range.contains(&ON.load(Ordering::Relaxed)), "without the flag it does not");
 }
 
+/// Signals that are sent during a read(2) end it only if the program has a handler without SA_RESTART. Once they always did.
+pub(super) fn interrupts() {
+    extern "C" fn handler(_: i32) {}
+    let handler = handler as *const () as usize;
+    copies(map("wq0.0"), 100, 1);
+    for signal in [libc::SIGTRAP, libc::SIGBUS, libc::SIGILL, libc::SIGSEGV] {
+        set(signal, handler, libc::SA_RESTART);
+        assert_eq!(reads_during(signal), Ok(1), "{signal}");
+        unsafe { libc::signal(signal, handler) };
+        assert_eq!(reads_during(signal), Ok(1), "{signal}");
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+        assert_eq!(reads_during(signal), Ok(1), "{signal}");
+        set(signal, handler, 0);
+        assert_eq!(reads_during(signal), Err(Some(libc::EINTR)), "{signal}");
+    }
+}
+
+/// Reads from a pipe, to which another thread writes a byte after it has sent signals to this one.
+fn reads_during(signal: i32) -> Result<isize, Option<i32>> {
+    let mut ends = [0; 2];
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let reader = unsafe { libc::pthread_self() };
+    std::thread::scope(|scope| {
+        scope.spawn(move || unsafe {
+            // The first ones may come before the read.
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(2));
+                libc::pthread_kill(reader, signal);
+            }
+            assert_eq!(libc::write(ends[1], [0u8].as_ptr().cast(), 1), 1);
+        });
+        let count = unsafe { libc::read(ends[0], [0u8].as_mut_ptr().cast(), 1) };
+        if count < 0 { Err(std::io::Error::last_os_error().raw_os_error()) } else { Ok(count) }
+    })
+}
+
 /// All signals are blocked, by each function.
 pub(super) fn blocked() {
     let portal = map("wq0.0");
