@@ -1,15 +1,24 @@
 //! Metrics and health on a port of their own, by HTTP without TLS: for Prometheus and for an orchestrator.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
+use super::connections::Connections;
 use super::shared::Shared;
+
+/// Connections at the same time.
+const CONNECTIONS_MAX: usize = 64;
+
+/// How long one may last.
+const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Answers until the process ends or the task is aborted.
 pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>) -> std::io::Result<()> {
@@ -17,8 +26,17 @@ pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>) -> std::io::
         .route("/metrics", get(metrics))
         .route("/health", get(health))
         .route("/ready", get(ready))
-        .with_state(shared);
-    axum::serve(listener, routes).await
+        .layer(map_response(closing))
+        .with_state(Arc::clone(&shared));
+    // A connection has one request, so that all its bytes must come in time.
+    let connections = Connections::new(listener, CONNECTIONS_MAX, usize::MAX, TIME_MAX, shared.log.clone());
+    axum::serve(connections, routes).await
+}
+
+/// Ends the connection after an answer.
+async fn closing(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// The metrics in the format of Prometheus.

@@ -7,7 +7,7 @@
 //!                                    │              planned,    place, memory, time;
 //!                                    │              running     cancelled when dropped
 //!                                    └▶ cancel ──────▲
-//! tables: of this process, or of a cluster
+//! tables: of this process, or of a cluster          connections: how many, how long they may say nothing
 //! http: metrics, health       log: JSON lines       server: ports, threads, shutdown
 //! ```
 //!
@@ -17,6 +17,7 @@
 
 mod access;
 mod arguments;
+mod connections;
 mod error;
 mod files;
 mod http;

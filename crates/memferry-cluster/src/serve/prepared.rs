@@ -1,7 +1,7 @@
 //! Prepared statements: planned once, run with other parameters each time.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::access::User;
 use super::error::status;
 use super::id::Id;
-use super::statement::{Parsed, Planned, Rules};
+use super::statement::Parsed;
 
 /// The prepared statements of all users.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct PreparedStatements {
 #[derive(Debug)]
 struct Entry {
     user: User,
-    parsed: Parsed,
+    parsed: Arc<Parsed>,
     /// The rows of parameters that were bound last.
     bound: Vec<RecordBatch>,
     used: Instant,
@@ -29,7 +29,7 @@ struct Entry {
 
 impl PreparedStatements {
     /// Keeps a statement. Beyond `statements_max`, the one whose last use is longest ago is forgotten.
-    pub(super) fn add(&self, user: User, parsed: Parsed, statements_max: usize) -> Result<Id, Status> {
+    pub(super) fn add(&self, user: User, parsed: Arc<Parsed>, statements_max: usize) -> Result<Id, Status> {
         let id = Id::random()?;
         let mut entries = self.lock();
         if entries.len() >= statements_max
@@ -46,21 +46,9 @@ impl PreparedStatements {
         self.with(handle, user, |entry| entry.bound = rows)
     }
 
-    /// The statement with its bound parameters.
-    pub(super) fn planned(&self, handle: &[u8], user: &User, rules: Rules) -> Result<Planned, Status> {
-        let (parsed, bound) = self.with(handle, user, |entry| (entry.parsed.clone(), entry.bound.clone()))?;
-        parsed.with_parameters(&bound, rules)
-    }
-
-    /// The statement with these parameters.
-    pub(super) fn planned_with(
-        &self,
-        handle: &[u8],
-        user: &User,
-        rows: &[RecordBatch],
-        rules: Rules,
-    ) -> Result<Planned, Status> {
-        self.with(handle, user, |entry| entry.parsed.clone())?.with_parameters(rows, rules)
+    /// The statement, and the rows of parameters that were bound last.
+    pub(super) fn get(&self, handle: &[u8], user: &User) -> Result<(Arc<Parsed>, Vec<RecordBatch>), Status> {
+        self.with(handle, user, |entry| (Arc::clone(&entry.parsed), entry.bound.clone()))
     }
 
     /// Forgets a statement; one that is not there is forgotten already.

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The task holds the place until it has really stopped: a join that does not look up for a second keeps others out for
-//! that second, rather than running beside them.
+//! that second, rather than running beside them. The task stops by itself when it must, even if the client reads nothing:
+//! the rows are not polled then.
 
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -66,22 +67,39 @@ pub(super) async fn start(
         FairSpillPool::new(shared.limits.query_memory_bytes),
         CONSUMERS_NAMED,
     ));
-    let stop = running.stop().boxed();
+    let time = shared.limits.query_time;
+    let interruption = interruption(running.stop(), time).boxed();
     let (tables, schema) = (shared.tables.clone(), Arc::clone(&planned.schema));
     let task = {
         let _entered = shared.query_threads.enter();
         SpawnedTask::spawn(async move {
+            let interruption = self::interruption(running.stop(), time);
             // Until the task has stopped, which is after it was cancelled.
             let _held = (place, running);
-            for plan in planned.plans {
-                run(&tables, plan, &planned.schema, &pool, &sender).await?;
+            tokio::select! {
+                biased;
+                end = interruption => Err(end),
+                ended = run_all(&tables, &planned, &pool, sender) => ended.map_err(End::Failed),
             }
-            Ok(())
         })
     };
-    let time = shared.limits.query_time;
-    let deadline = Box::pin(tokio::time::sleep(time));
-    Ok(Rows { shared: Arc::clone(shared), batches, task: Some(task), stop, deadline, schema, report })
+    Ok(Rows { shared: Arc::clone(shared), batches, task: Some(task), interruption, schema, report })
+}
+
+/// Why a query ended before its last row.
+enum End {
+    Stopped(Stop),
+    Late,
+    Failed(DataFusionError),
+}
+
+/// Resolves when a query must end.
+async fn interruption(stop: impl Future<Output = Stop>, time: Duration) -> End {
+    tokio::select! {
+        biased;
+        stop = stop => End::Stopped(stop),
+        () = tokio::time::sleep(time) => End::Late,
+    }
 }
 
 /// Waits until fewer queries run than may.
@@ -110,6 +128,23 @@ fn stopped(stop: Stop) -> (Outcome, Status) {
     }
 }
 
+/// Runs a statement for each row of its parameters, and sends the batches.
+async fn run_all(
+    tables: &Tables,
+    planned: &Planned,
+    pool: &Arc<dyn MemoryPool>,
+    sender: mpsc::Sender<RecordBatch>,
+) -> Result<(), DataFusionError> {
+    for (row, plan) in planned.plans().enumerate() {
+        if row > 0 {
+            // Planning does not wait for anything: the query must be able to end here.
+            tokio::task::yield_now().await;
+        }
+        run(tables, plan?, &planned.schema, pool, &sender).await?;
+    }
+    Ok(())
+}
+
 /// Runs one plan, and sends its batches.
 async fn run(
     tables: &Tables,
@@ -133,9 +168,8 @@ pub(super) struct Rows {
     shared: Arc<Shared>,
     batches: mpsc::Receiver<RecordBatch>,
     /// `None` when it has ended.
-    task: Option<SpawnedTask<Result<(), DataFusionError>>>,
-    stop: BoxFuture<'static, Stop>,
-    deadline: Pin<Box<tokio::time::Sleep>>,
+    task: Option<SpawnedTask<Result<(), End>>>,
+    interruption: BoxFuture<'static, End>,
     schema: SchemaRef,
     report: Report,
 }
@@ -160,7 +194,21 @@ impl Rows {
         Ok(count)
     }
 
-    fn end(&mut self, outcome: Outcome, status: Status) -> Poll<Option<Result<RecordBatch, Status>>> {
+    fn end(&mut self, end: End) -> Poll<Option<Result<RecordBatch, Status>>> {
+        let limits = &self.shared.limits;
+        let (outcome, status) = match end {
+            End::Stopped(stop) => stopped(stop),
+            End::Late => (Outcome::Time, error::out_of_time(limits.query_time)),
+            End::Failed(error) => {
+                let is_memory = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
+                let outcome = if is_memory { Outcome::Memory } else { Outcome::Failed };
+                (outcome, error::of_query(error, limits.query_memory_bytes))
+            }
+        };
+        self.end_with(outcome, status)
+    }
+
+    fn end_with(&mut self, outcome: Outcome, status: Status) -> Poll<Option<Result<RecordBatch, Status>>> {
         self.report.end(outcome, Some(&status));
         // Cancels what still runs.
         self.task = None;
@@ -177,12 +225,8 @@ impl Stream for Rows {
         if this.task.is_none() {
             return Poll::Ready(None);
         }
-        if let Poll::Ready(stop) = this.stop.poll_unpin(state) {
-            let (outcome, status) = stopped(stop);
-            return this.end(outcome, status);
-        }
-        if this.deadline.as_mut().poll(state).is_ready() {
-            return this.end(Outcome::Time, error::out_of_time(this.shared.limits.query_time));
+        if let Poll::Ready(end) = this.interruption.poll_unpin(state) {
+            return this.end(end);
         }
         if let Some(batch) = ready!(this.batches.poll_recv(state)) {
             this.report.batch(&batch);
@@ -196,16 +240,8 @@ impl Stream for Rows {
                 this.report.end(Outcome::Done, None);
                 Poll::Ready(None)
             }
-            Ok(Err(error)) => {
-                let is_memory = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
-                let outcome = if is_memory { Outcome::Memory } else { Outcome::Failed };
-                let status = error::of_query(error, this.shared.limits.query_memory_bytes);
-                this.end(outcome, status)
-            }
-            Err(end) => {
-                let status = error::of_end(end);
-                this.end(Outcome::Failed, status)
-            }
+            Ok(Err(end)) => this.end(end),
+            Err(end) => this.end_with(Outcome::Failed, error::of_end(end)),
         }
     }
 }
@@ -229,7 +265,7 @@ impl Report {
             shared: Arc::clone(shared),
             id: running.id().to_string(),
             user,
-            text: Arc::clone(&planned.text),
+            text: Arc::clone(planned.text()),
             started: Instant::now(),
             first: None,
             rows_count: 0,

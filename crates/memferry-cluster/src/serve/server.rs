@@ -19,11 +19,11 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server as Transport, ServerTlsConfig};
 use tonic::{Request, Status};
 
 use super::access::Access;
+use super::connections::Connections;
 use super::http;
 use super::limits::Limits;
 use super::log::{Level, Log};
@@ -40,6 +40,14 @@ const STACK_BYTES: usize = 64 << 20;
 
 /// How long a client may take for the handshake of TLS.
 const TLS_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Connections at the same time: half of the file descriptors that a process has by default.
+const CONNECTIONS_MAX: usize = 512;
+
+/// The bytes with which a connection of HTTP 2 begins, which a client must send ...
+const PREFACE_BYTES: usize = 24;
+/// ... in this time.
+const PREFACE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Calls of one connection at the same time. Each may hold a message of the largest size.
 const STREAMS_MAX: u32 = 128;
@@ -214,7 +222,9 @@ impl Server {
             request.extensions_mut().insert(user);
             Ok::<_, Status>(request)
         });
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let log = shared.log.clone();
+        let incoming =
+            Connections::new(listener, CONNECTIONS_MAX, PREFACE_BYTES, PREFACE_TIME_MAX, log).stream();
         let network =
             tokio::spawn(transport.add_service(checked).serve_with_incoming_shutdown(incoming, async move {
                 // The sender is gone if the server is: that is an end, too.

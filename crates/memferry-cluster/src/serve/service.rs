@@ -128,7 +128,7 @@ impl FlightSqlService for Service {
     ) -> Info {
         no_transaction(query.transaction_id.as_deref())?;
         let user = user(&request)?;
-        let planned = self.shared.parse(query.query).await?.with_parameters(&[], self.shared.rules())?;
+        let planned = self.shared.parse(query.query).await?.with_parameters(vec![], self.shared.rules())?;
         self.planned(user, planned, request.into_inner())
     }
 
@@ -138,8 +138,8 @@ impl FlightSqlService for Service {
         request: Request<FlightDescriptor>,
     ) -> Info {
         let user = user(&request)?;
-        let handle = &query.prepared_statement_handle;
-        let planned = self.shared.prepared.planned(handle, &user, self.shared.rules())?;
+        let (parsed, rows) = self.shared.prepared.get(&query.prepared_statement_handle, &user)?;
+        let planned = self.shared.with_parameters(parsed, rows).await?;
         self.planned(user, planned, request.into_inner())
     }
 
@@ -156,8 +156,8 @@ impl FlightSqlService for Service {
         request: Request<Ticket>,
     ) -> DoGet {
         let user = user(&request)?;
-        let handle = &query.prepared_statement_handle;
-        let planned = self.shared.prepared.planned(handle, &user, self.shared.rules())?;
+        let (parsed, rows) = self.shared.prepared.get(&query.prepared_statement_handle, &user)?;
+        let planned = self.shared.with_parameters(parsed, rows).await?;
         self.fetch(user, planned).await
     }
 
@@ -168,7 +168,7 @@ impl FlightSqlService for Service {
     ) -> Result<i64, Status> {
         no_transaction(update.transaction_id.as_deref())?;
         let user = user(&request)?;
-        let planned = self.shared.parse(update.query).await?.with_parameters(&[], self.shared.rules())?;
+        let planned = self.shared.parse(update.query).await?.with_parameters(vec![], self.shared.rules())?;
         self.update(user, planned).await
     }
 
@@ -191,11 +191,9 @@ impl FlightSqlService for Service {
     ) -> Result<i64, Status> {
         let user = user(&request)?;
         let rows = parameters(request.into_inner(), self.shared.limits.message_bytes).await?;
-        let handle = &update.prepared_statement_handle;
-        let planned = match rows.iter().any(|batch| batch.num_rows() > 0) {
-            true => self.shared.prepared.planned_with(handle, &user, &rows, self.shared.rules())?,
-            false => self.shared.prepared.planned(handle, &user, self.shared.rules())?,
-        };
+        let (parsed, bound) = self.shared.prepared.get(&update.prepared_statement_handle, &user)?;
+        let rows = if rows.iter().any(|batch| batch.num_rows() > 0) { rows } else { bound };
+        let planned = self.shared.with_parameters(parsed, rows).await?;
         self.update(user, planned).await
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datafusion::arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::prelude::SessionContext;
 use memferry_query::Tiers;
@@ -18,7 +19,7 @@ use super::log::Log;
 use super::metrics::{Gauges, Metrics};
 use super::prepared::PreparedStatements;
 use super::queries::Queries;
-use super::statement::{Parsed, Rules};
+use super::statement::{Parsed, Planned, Rules};
 use super::tables::Tables;
 
 /// The state that all requests share.
@@ -66,9 +67,20 @@ impl Shared {
     }
 
     /// Plans the text of a statement.
-    pub(super) async fn parse(&self, text: String) -> Result<Parsed, Status> {
+    pub(super) async fn parse(&self, text: String) -> Result<Arc<Parsed>, Status> {
         let rules = self.rules();
-        self.plan_with(move |context| async move { Parsed::of(&context, &text, rules).await }).await
+        self.plan_with(move |context| async move { Ok(Arc::new(Parsed::of(&context, &text, rules).await?)) })
+            .await
+    }
+
+    /// The statement with its rows of parameters.
+    pub(super) async fn with_parameters(
+        &self,
+        parsed: Arc<Parsed>,
+        rows: Vec<RecordBatch>,
+    ) -> Result<Planned, Status> {
+        let rules = self.rules();
+        self.plan(async move { parsed.with_parameters(rows, rules) }).await
     }
 
     /// Runs work with a session of the tables as they are now, as [`plan`](Shared::plan) does.

@@ -1,8 +1,10 @@
 //! Nonsense from the network, statements that would crash the server, and tables whose files vanish or break.
 
 use std::fs::{self, File};
+use std::sync::Arc;
 
 use arrow_flight::{Action, FlightDescriptor, Ticket};
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Request};
 
@@ -71,12 +73,22 @@ async fn nonsense_in_messages() {
 async fn statements_that_nest_deeply() {
     let fixture = Fixture::start().await;
     let mut client = fixture.client().await;
+    let nations = |count| (0..count).map(|it| format!("nation a{it}")).collect::<Vec<_>>().join(", ");
+    // Each has the tables of the one before twice.
+    let mut queries = vec!["q0 as (select 1 from nation)".to_owned()];
+    queries.extend((0..30).map(|it| format!("q{} as (select 1 from q{it} a, q{it} b)", it + 1)));
     for sql in [
         format!("select 1{}", " + 1".repeat(100_000)),
         format!("select {}1{}", "(".repeat(10_000), ")".repeat(10_000)),
         format!("select {}1", "- ".repeat(10_000)),
         format!("select {} true", "not ".repeat(10_000)),
         vec!["select 1 as a"; 5000].join(" union all "),
+        format!("select 1{}", " in (1)".repeat(100_000)),
+        format!("select {}'1 day'", "interval ".repeat(100_000)),
+        format!("select {}int{}", "nullable(".repeat(100_000), ")".repeat(100_000)),
+        format!("{}select 1", "explain ".repeat(100_000)),
+        format!("select 1 from {}", nations(20_000)),
+        format!("with {} select 1 from q30", queries.join(", ")),
     ] {
         let error = query(&mut client, &sql).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{}: {error}", &sql[..40]);
@@ -84,6 +96,13 @@ async fn statements_that_nest_deeply() {
     // The deepest that is allowed is planned and run.
     query(&mut client, &format!("select 1{} as sum", " + 1".repeat(998))).await.unwrap();
     query(&mut client, &vec!["select 1 as a"; 330].join(" union all ")).await.unwrap();
+    query(&mut client, &format!("select true{} as many", " in (true)".repeat(999))).await.unwrap();
+    query(&mut client, &format!("select 1 from {} limit 1", nations(300))).await.unwrap();
+    let mut statement = client.prepare(format!("select ?{} as sum", " + 1".repeat(997)), None).await.unwrap();
+    let one: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    statement.set_parameters(RecordBatch::try_from_iter([("a", one)]).unwrap()).unwrap();
+    let info = statement.execute().await.unwrap();
+    assert!(text(&fetch(&mut client, &info).await.unwrap()).contains("| 998 |"));
     fixture.answers().await;
 }
 

@@ -33,6 +33,26 @@ async fn a_running_query_is_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_whose_client_reads_no_more_is_cancelled() {
+    let fixture = Fixture::start().await;
+    let mut client = fixture.client().await;
+    let info = client.execute(ENDLESS_ROWS.to_owned(), None).await.unwrap();
+    let mut rows = client.do_get(ticket(&info)).await.unwrap();
+    rows.next().await.unwrap().unwrap();
+    fixture.waits_for_client().await;
+    assert_eq!(cancel(&fixture, info).await.unwrap(), CancelStatus::Cancelling);
+    fixture.idle().await;
+    let error = loop {
+        if let Err(error) = rows.next().await.unwrap() {
+            break to_status(error);
+        }
+    };
+    assert_eq!(error.code(), Code::Cancelled);
+    assert_eq!(fixture.metric("memferry_serve_queries_total{outcome=\"cancelled\"}"), 1.0);
+    fixture.answers().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_planned_query_is_cancelled() {
     let fixture = Fixture::start().await;
     let mut client = fixture.client().await;

@@ -114,6 +114,15 @@ impl Fixture {
         .await;
     }
 
+    /// Waits until a query sends nothing more, because its client does not read.
+    pub(super) async fn waits_for_client(&self) {
+        let mut sent = -1.0;
+        while sent != self.metric("memferry_serve_rows_total") {
+            sent = self.metric("memferry_serve_rows_total");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
     pub(super) async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let started = Instant::now();
         while !is_so() {
