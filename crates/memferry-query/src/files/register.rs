@@ -179,11 +179,19 @@ async fn table(
     let format = format(&files).await?;
     let is_directory = ListingTableUrl::parse(location)
         .is_ok_and(|location| location.is_collection() && location.get_glob().is_none());
-    let location = match extension(&files) {
-        _ if !is_directory => location.to_owned(),
-        Ok(extension) if extension == format.name().to_lowercase() => location.to_owned(),
-        Ok(extension) => format!("{}/*.{extension}", location.trim_end_matches('/')),
-        Err(mixed) => return Err(mixed),
+    let first = &files.objects[0].location;
+    let extension = first.extension();
+    let other = files.objects.iter().map(|file| &file.location).find(|file| file.extension() != extension);
+    let location = match (is_directory, other, extension) {
+        (true, Some(other), _) => {
+            let [file_a, file_b] = [first, other].map(ToString::to_string);
+            return Err(RegisterError::MixedExtensions { file_a, file_b });
+        }
+        // Without a pattern, DataFusion lists a directory by the name of the format.
+        (true, None, Some(extension)) if extension != format.name().to_lowercase() => {
+            format!("{}/*.{extension}", location.trim_end_matches('/'))
+        }
+        _ => location.to_owned(),
     };
     let schema = Arc::new(DFSchema::empty());
     let command = CreateExternalTable::builder(name, location, format.name(), schema).build();
@@ -227,18 +235,6 @@ async fn list(state: &SessionState, location: &str) -> Result<Files, RegisterErr
         });
     }
     Ok(Files { location: location.to_owned(), store, objects })
-}
-
-/// The extension of all files: DataFusion lists those of a directory by it.
-fn extension(files: &Files) -> Result<&str, RegisterError> {
-    let first = &files.objects[0];
-    match files.objects.iter().find(|file| file.location.extension() != first.location.extension()) {
-        None => Ok(first.location.extension().unwrap_or_default()),
-        Some(other) => Err(RegisterError::MixedExtensions {
-            file_a: first.location.to_string(),
-            file_b: other.location.to_string(),
-        }),
-    }
 }
 
 /// The format of the first file; all files are read as that.
