@@ -77,7 +77,9 @@ pub enum RegisterError {
         file: String,
     },
     /// Files with several extensions: DataFusion lists by one.
-    #[error("{file_a} and {file_b} end differently; rename them, or register them as several tables")]
+    #[error(
+        "{file_a} and {file_b} have different extensions; rename the files so that all have one, or register them as several tables"
+    )]
     MixedExtensions {
         /// The first file.
         file_a: String,
