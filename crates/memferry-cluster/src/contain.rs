@@ -95,13 +95,18 @@ impl ExecutionPlan for ContainExec {
 }
 
 fn fault(panic: &(dyn Any + Send), worker: &str) -> DataFusionError {
-    let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (_, Some(text)) => text.as_str(),
-        _ => "no message",
-    };
+    let text = text_of(panic);
     let text = format!(
         "a fault in memferry or DataFusion on worker {worker}: {text}; please report it with the statement"
     );
     DataFusionError::External(text.into())
+}
+
+/// The message of a panic.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (_, Some(text)) => text,
+        _ => "no message",
+    }
 }

@@ -35,7 +35,7 @@ use crate::scan::ShardScanExec;
 use crate::service::{ShardService, WorkerState};
 
 /// How long connections may take to end when no query runs any more.
-const CLOSING_MAX: Duration = Duration::from_secs(2);
+pub(crate) const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 /// A worker that listens and has not loaded its tables yet.
 #[derive(Debug)]

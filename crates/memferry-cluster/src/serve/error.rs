@@ -11,6 +11,7 @@ use memferry_session::query::explain_error;
 use tokio::task::JoinError;
 use tonic::{Code, Status};
 
+use crate::contain::text_of;
 use crate::error::ClusterError;
 
 /// Longest text of an error. It travels in a header, and clients limit those to 8 KiB or more.
@@ -103,11 +104,7 @@ fn is_disk_full(error: &DataFusionError) -> bool {
 pub(super) fn of_end(error: JoinError) -> Status {
     match error.try_into_panic() {
         Ok(panic) => {
-            let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-                (Some(text), _) => text,
-                (_, Some(text)) => text.as_str(),
-                _ => "no message",
-            };
+            let text = text_of(panic.as_ref());
             let fault = "the query failed by a fault in memferry or DataFusion";
             status(Code::Internal, format!("{fault}: {text}; please report it with the statement"))
         }

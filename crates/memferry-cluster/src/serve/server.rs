@@ -33,6 +33,7 @@ use super::queries::Queries;
 use super::service::Service;
 use super::shared::Shared;
 use super::tables::Tables;
+use crate::worker::CLOSING_MAX;
 
 /// Stack of a query thread: DataFusion plans nested expressions by recursion, and with 8 MiB a sum of 400 numbers overflows
 /// in the development profile. Pages that are not touched take no memory.
@@ -56,9 +57,6 @@ const STREAMS_MAX: u32 = 128;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// ... and is gone if it does not answer in this time: its queries are cancelled.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long connections may take to end when no query runs any more.
-const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 /// Settings of a server.
 #[derive(Debug)]
