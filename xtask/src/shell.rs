@@ -49,8 +49,21 @@ pub(crate) fn nightly() -> Command {
     for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
         command.env_remove(variable);
     }
+    remove_package(&mut command);
     command.current_dir(root()).arg("+nightly");
     command
+}
+
+/// Removes the variables of this package, which cargo sets for this program. ring's build script depends on them: a cargo that
+/// inherits them would compile ring, and all that depends on it, again after each cargo that a shell has started.
+fn remove_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let is_of_package =
+            |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(is_of_package) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// Another program.
@@ -75,6 +88,7 @@ pub(crate) fn is_installed(name: &str) -> bool {
 
 impl Call {
     fn new(mut command: Command, line: &str) -> Call {
+        remove_package(&mut command);
         command.current_dir(root());
         Call { command, line: line.to_owned() }
     }
@@ -198,7 +212,7 @@ impl End {
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
-    // cargo sets the variable for `cargo xtask`; a copy of the binary that runs by itself uses the compile-time value.
+    // cargo sets the variable for `cargo xtask`; a binary that runs by itself uses the compile-time value.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let mut root = PathBuf::from(xtask);
     root.pop();
