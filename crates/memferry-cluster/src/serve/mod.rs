@@ -28,6 +28,7 @@ mod metadata;
 mod metrics;
 mod plain;
 mod prepared;
+mod proven;
 mod queries;
 mod run;
 mod server;

@@ -29,6 +29,7 @@ use super::limits::Limits;
 use super::log::{Level, Log};
 use super::metrics::Metrics;
 use super::prepared::PreparedStatements;
+use super::proven::Proven;
 use super::queries::Queries;
 use super::service::Service;
 use super::shared::Shared;
@@ -186,7 +187,7 @@ impl Server {
         let (stopping, mut stopped) = watch::channel(false);
         let message_bytes = limits.message_bytes;
         let shared = Arc::new(Shared {
-            tables: tables.into(),
+            tables: Proven::new(tables.into()),
             tiers,
             access,
             updates,

@@ -18,13 +18,14 @@ use super::limits::Limits;
 use super::log::Log;
 use super::metrics::{Gauges, Metrics};
 use super::prepared::PreparedStatements;
+use super::proven::Proven;
 use super::queries::Queries;
 use super::statement::{Parsed, Planned, Rules};
 use super::tables::Tables;
 
 /// The state that all requests share.
 pub(super) struct Shared {
-    pub(super) tables: Tables,
+    pub(super) tables: Proven<Tables>,
     pub(super) tiers: Arc<Tiers>,
     pub(super) access: Access,
     pub(super) limits: Limits,

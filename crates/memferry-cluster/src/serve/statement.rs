@@ -26,6 +26,7 @@ use tonic::{Code, Status};
 
 use super::error::{of_query, status};
 use super::plain;
+use super::proven::Proven;
 
 /// Operators of a statement. Each may nest the plan once more. With the 64 MiB of a query thread, a sum of 3200 numbers
 /// overflows in the development profile.
@@ -48,7 +49,7 @@ pub(super) struct Planned {
 /// A statement whose parameters may be missing.
 #[derive(Debug)]
 pub(super) struct Parsed {
-    plan: LogicalPlan,
+    plan: Proven<LogicalPlan>,
     text: Arc<str>,
     /// Names of the parameters with their types, in order.
     parameters: Vec<(String, DataType)>,
@@ -89,7 +90,7 @@ impl Parsed {
             .map(|(name, data_type)| (name, data_type.map_or(DataType::Utf8, |it| plain::data_type(&it))))
             .collect();
         parameters.sort_by_key(|(name, _)| (number(name), name.clone()));
-        Ok(Parsed { plan, text: text.into(), parameters })
+        Ok(Parsed { plan: Proven::new(plan), text: text.into(), parameters })
     }
 
     /// The schema of its rows, as they are sent.
@@ -158,7 +159,7 @@ impl Parsed {
 impl Planned {
     /// One plan, or one for each row of parameters. Each is made when it is asked for: it may be large.
     pub(super) fn plans(&self) -> impl Iterator<Item = Result<LogicalPlan, DataFusionError>> + Send {
-        let without_parameters = self.rows.is_empty().then(|| Ok(self.statement.plan.clone()));
+        let without_parameters = self.rows.is_empty().then(|| Ok(LogicalPlan::clone(&self.statement.plan)));
         without_parameters.into_iter().chain(self.bound())
     }
 
@@ -168,7 +169,7 @@ impl Planned {
         self.rows.iter().flat_map(|batch| {
             (0..batch.num_rows()).map(|row| {
                 let values = statement.values(batch, row)?;
-                statement.plan.clone().replace_params_with_values(&values)?.recompute_schema()
+                LogicalPlan::clone(&statement.plan).replace_params_with_values(&values)?.recompute_schema()
             })
         })
     }
