@@ -31,6 +31,7 @@ const DEFAULT_MEMBERS: &[&str] = &[
     "memferry-session",
     "memferry-cli",
 ];
+/// In one call, because the emulation by itself would build with fewer features, and all of memferry a second time.
 const CLIENTS: &[&str] = &[
     "--package",
     "memferry-emulate",
@@ -46,9 +47,6 @@ const CLIENTS: &[&str] = &[
     "memferry-place-preload",
     "--package",
     "memferry-c",
-];
-/// The packages with clients of a network.
-const NETWORK: &[&str] = &[
     "--package",
     "memferry-cluster",
     "--package",
@@ -73,8 +71,9 @@ const ALONE: &[Step] = &[
     ("tests, as in the README", || tests(README).run_and_quote()),
     ("demo, small", demo),
     ("examples", examples),
-    ("emulated devices with real clients, the C library", || tests(CLIENTS).run_and_quote()),
-    ("memferry serve and bench sncdb with other clients", || tests(NETWORK).run_and_quote()),
+    ("emulated devices, the C library, memferry serve and bench sncdb with other clients", || {
+        tests(CLIENTS).run_and_quote()
+    }),
     ("the C library, installed", c_library::try_installed),
     ("the Python package, installed", python::try_installed),
     ("the Debian package and the archive, installed", dist::trial::run),
@@ -124,7 +123,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     }
     eprintln!("\n== waiting for the chores in the background");
     background.iter().for_each(|chore| report.add_background(chore));
-    report.run(&[("skipped tests are listed", || skips::check(&[README, CLIENTS, NETWORK, CHORES]))]);
+    report.run(&[("skipped tests are listed", || skips::check(&[README, CLIENTS, CHORES]))]);
     report.finish()
 }
 
@@ -193,8 +192,8 @@ fn start_background() -> Result<Receiver<Finished>, Failure> {
     Ok(background::start(&this_program()?, &directory, vec![(FILE_VARIABLE, file.into())], BACKGROUND))
 }
 
-/// Checks that `cargo test`, `cargo run`, the cluster and the Python package share one build of DataFusion and of all crates below it. A
-/// feature that only one of them enables makes cargo compile a crate, and all that depend on it, a second time.
+/// Checks that `cargo test`, `cargo run`, the tests with clients and the Python package share one build of the crates that they depend
+/// on. A feature that only one of them enables makes cargo compile a crate, and all that depend on it, a second time.
 fn one_build() -> Result<(), Failure> {
     let features = |edges: &str, selection: &[&str]| {
         let tree = cargo(["tree", "--locked", "--prefix", "none", "--format", "{p} [{f}]"])
@@ -209,7 +208,7 @@ fn one_build() -> Result<(), Failure> {
         DEFAULT_MEMBERS.iter().flat_map(|member| ["--package", member]).collect();
     let test = features("normal,build,dev", &default_members)?;
     let run = features("normal,build", &["--package", "memferry-cli"])?;
-    let mut others = features("normal,build,dev", NETWORK)?;
+    let mut others = features("normal,build,dev", CLIENTS)?;
     others.extend(features("normal,build,dev", PYTHON)?);
 
     let name = |line: &str| line.split(" [").next().unwrap_or_default().to_owned();
