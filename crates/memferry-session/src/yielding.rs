@@ -28,7 +28,7 @@ use futures::Stream;
 /// A task that worked for so long yields: short for a user, and long against the microsecond that yielding costs.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// A session with the tables and settings of `context`, whose joins yield when they ask for input and when they put rows out.
+/// A session with the tables and settings of `context`, whose joins yield when they get input and when they put rows out.
 /// [`open`](crate::open) makes such a session.
 pub fn with_yielding_joins(context: &SessionContext) -> SessionContext {
     let state = context.state();
@@ -39,7 +39,7 @@ pub fn with_yielding_joins(context: &SessionContext) -> SessionContext {
     SessionContext::new_with_state(state.with_physical_optimizer_rule(Arc::new(YieldingJoins)).build())
 }
 
-/// A plan whose joins yield when they ask for input and when they put rows out.
+/// A plan whose joins yield when they get input and when they put rows out.
 ///
 /// # Errors
 /// An operator does not accept other inputs with the same rows.
@@ -136,35 +136,131 @@ impl ExecutionPlan for YieldExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(partition, context)?;
-        Ok(Box::pin(Yielding { input, yielded: Instant::now() }))
+        Ok(Box::pin(Yielding { input, yielded: Instant::now(), held: None }))
     }
 }
 
+/// It yields with a batch in hand, never before it asks for one: each time that the task is cut short, it has got on. If it
+/// yielded first, then hundreds of joins within each other, all of them due, would do so one after the other, and the
+/// first would be due again before the last is reached.
 struct Yielding {
     input: SendableRecordBatchStream,
-    /// The last time that it did.
+    /// The last time that it did, or that its input did.
     yielded: Instant,
+    /// The batch with which it yielded.
+    held: Option<RecordBatch>,
 }
 
 impl Stream for Yielding {
     type Item = Result<RecordBatch>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.yielded.elapsed() >= SLICE {
-            self.yielded = Instant::now();
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+        if let Some(batch) = self.held.take() {
+            return Poll::Ready(Some(Ok(batch)));
         }
-        self.input.as_mut().poll_next(context)
+        match self.input.as_mut().poll_next(context) {
+            Poll::Ready(Some(Ok(batch))) if self.yielded.elapsed() >= SLICE => {
+                self.held = Some(batch);
+                context.waker().wake_by_ref();
+            }
+            Poll::Pending => (),
+            ready => return ready,
+        }
+        self.yielded = Instant::now();
+        Poll::Pending
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.input.size_hint()
+        let held = usize::from(self.held.is_some());
+        let (least, most) = self.input.size_hint();
+        (least.saturating_add(held), most.and_then(|most| most.checked_add(held)))
     }
 }
 
 impl RecordBatchStream for Yielding {
     fn schema(&self) -> SchemaRef {
         self.input.schema()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
+    use std::thread::sleep;
+
+    use datafusion::arrow::array::Int64Array;
+    use datafusion::arrow::datatypes::{DataType, Field, Schema};
+    use datafusion::common::cast::as_int64_array;
+    use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+    use futures::{StreamExt, stream};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn numbers(count: i64) -> SendableRecordBatchStream {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
+        let of = Arc::clone(&schema);
+        let batch = move |n| {
+            let column = Arc::new(Int64Array::from(vec![n]));
+            Ok(RecordBatch::try_new(Arc::clone(&of), vec![column]).unwrap())
+        };
+        Box::pin(RecordBatchStreamAdapter::new(schema, stream::iter((0..count).map(batch))))
+    }
+
+    fn yielding(input: SendableRecordBatchStream) -> SendableRecordBatchStream {
+        Box::pin(Yielding { input, yielded: Instant::now(), held: None })
+    }
+
+    /// Works for a slice each time that it is asked, before it asks `input`.
+    fn slow(mut input: SendableRecordBatchStream) -> SendableRecordBatchStream {
+        let schema = input.schema();
+        let polled = stream::poll_fn(move |context| {
+            sleep(SLICE);
+            input.poll_next_unpin(context)
+        });
+        Box::pin(RecordBatchStreamAdapter::new(schema, polled))
+    }
+
+    /// The numbers that come, and how often the stream yielded. Each yield wakes its task.
+    fn drain(mut stream: SendableRecordBatchStream, polls_max: usize) -> (Vec<i64>, usize) {
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let (mut numbers, mut yields) = (Vec::new(), 0);
+        for _ in 0..polls_max {
+            match stream.poll_next_unpin(&mut Context::from_waker(&waker)) {
+                Poll::Pending => yields += 1,
+                Poll::Ready(None) => {
+                    assert_eq!(wakes.0.load(Ordering::Relaxed), yields);
+                    return (numbers, yields);
+                }
+                Poll::Ready(Some(batch)) => {
+                    let batch = batch.unwrap();
+                    numbers.extend(as_int64_array(batch.column(0)).unwrap().values());
+                }
+            }
+        }
+        panic!("{numbers:?} after {polls_max} polls, {yields} of them yields");
+    }
+
+    #[test]
+    fn it_yields_once_a_slice_and_loses_nothing() {
+        assert_eq!(drain(yielding(slow(numbers(5))), 20), (vec![0, 1, 2, 3, 4], 5));
+        assert_eq!(drain(yielding(numbers(0)), 1), (vec![], 0));
+    }
+
+    /// Each is due whenever it is asked, as with hundreds of joins on a busy machine.
+    #[test]
+    fn many_within_each_other_get_on() {
+        let nested = (0..4).fold(numbers(2), |input, _| yielding(slow(input)));
+        assert_eq!(drain(nested, 20).0, [0, 1]);
     }
 }

@@ -97,9 +97,7 @@ async fn statements_that_nest_deeply() {
     query(&mut client, &format!("select 1{} as sum", " + 1".repeat(998))).await.unwrap();
     query(&mut client, &vec!["select 1 as a"; 330].join(" union all ")).await.unwrap();
     query(&mut client, &format!("select true{} as many", " in (true)".repeat(999))).await.unwrap();
-    // No row of the first table passes: how many of 25^300 rows are made before a limit depends on the load.
-    let joined = format!("select 1 from {} where a0.n_nationkey < 0 limit 1", nations(300));
-    query(&mut client, &joined).await.unwrap();
+    query(&mut client, &format!("select 1 from {} limit 1", nations(300))).await.unwrap();
     let mut statement = client.prepare(format!("select ?{} as sum", " + 1".repeat(997)), None).await.unwrap();
     let one: ArrayRef = Arc::new(Int64Array::from(vec![1]));
     statement.set_parameters(RecordBatch::try_from_iter([("a", one)]).unwrap()).unwrap();
