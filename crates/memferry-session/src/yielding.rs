@@ -1,7 +1,7 @@
 //! Joins that stop soon after they are cancelled, and let other tasks of their thread run.
 //!
 //! A task is cancelled when it yields. A join can make millions of batches of one batch of its input, so it yields where it puts
-//! them out. A join whose condition drops all rows puts nothing out for hours, and asks its input for a batch now and then: it
+//! them out. A join whose condition drops all rows puts nothing out for hours, and gets a batch of its input now and then: it
 //! yields there, too. DataFusion's own operator for it counts batches, and a join may work for seconds on each; this one
 //! counts time.
 
@@ -140,9 +140,9 @@ impl ExecutionPlan for YieldExec {
     }
 }
 
-/// It yields with a batch in hand, never before it asks for one: each time that the task is cut short, it has got on. If it
-/// yielded first, then hundreds of joins within each other, all of them due, would do so one after the other, and the
-/// first would be due again before the last is reached.
+/// It yields after it got a batch, never before: each yield follows progress. If they yielded before, hundreds of nested joins whose
+/// slices are over would do so one after the other, each time from the root of the plan, and the slice of the first would be over
+/// again before the last is reached.
 struct Yielding {
     input: SendableRecordBatchStream,
     /// The last time that it did, or that its input did.
@@ -168,12 +168,6 @@ impl Stream for Yielding {
         }
         self.yielded = Instant::now();
         Poll::Pending
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let held = usize::from(self.held.is_some());
-        let (least, most) = self.input.size_hint();
-        (least.saturating_add(held), most.and_then(|most| most.checked_add(held)))
     }
 }
 
@@ -257,9 +251,9 @@ mod tests {
         assert_eq!(drain(yielding(numbers(0)), 1), (vec![], 0));
     }
 
-    /// Each is due whenever it is asked, as with hundreds of joins on a busy machine.
+    /// The slice of each is over whenever it is asked, as with hundreds of joins on a busy machine.
     #[test]
-    fn many_within_each_other_get_on() {
+    fn nested_ones_get_on() {
         let nested = (0..4).fold(numbers(2), |input, _| yielding(slow(input)));
         assert_eq!(drain(nested, 20).0, [0, 1]);
     }
